@@ -1,0 +1,51 @@
+# make serve   set up, fetch the default model, serve it        (ARGS="--port 9000" passes flags on)
+# make test    set up, run everything that CI runs
+# make check   style, types and import arrows only
+# make load    open 16 sockets to a running server and time them (ARGS="--sockets 64")
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: serve test check load browser clean
+
+serve: $(VENV)/.runtime
+	@exec $(BIN)/rota serve $(ARGS)
+
+load: $(VENV)/.runtime
+	@exec $(BIN)/rota load $(ARGS)
+
+check: $(VENV)/.development
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_arrows.py
+
+test: check browser
+	$(BIN)/pytest
+
+# The browser tests drive the system's chromium: installed here where that is possible, explained where it is not.
+browser:
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; \
+	  else \
+	    echo "The browser tests need /usr/bin/chromium. On Debian or Ubuntu: sudo apt-get install chromium" >&2; exit 1; \
+	  fi; }
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	  || { echo "rota needs Python 3.11 to 3.13; this is $$($(PYTHON) --version). Use: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.development: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.runtime
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

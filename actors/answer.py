@@ -1,0 +1,277 @@
+"""One response on its way to the client, as plain code: messages go in, frames come out.
+
+Knows what has been told and what is still owed, which text waits for the writer, and when the answer is over. Has no
+clock, no socket and no mailbox. The order of events on the wire is `protocol.events`' business.
+
+Text and the end are not turned into frames when they come but when they are taken, which the connection does when its
+socket has room. So a slow reader gets fewer and bigger deltas, and what waits is one text a response.
+"""
+
+from math import ceil
+
+from msgspec import Struct
+from protocol.errors import WireError
+from protocol.event_shapes import Gaps
+from protocol.events import ResponseEvents, Terminal
+from protocol.messages import Accepted, Ended, FinishReason, Moved, RequestId, Stats, Text, TextEnd
+from protocol.responses import ResponseCreate
+
+
+class Figures(Struct, frozen=True):
+    """What the log says of a response when it has ended. Durations in milliseconds; None: it never happened."""
+
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    queue_ms: float
+    prefill_ms: float | None
+    first_token_ms: float | None
+    """From receiving the request to its first token in the engine."""
+    first_text_ms: float | None
+    """From receiving the request to its first text at the socket."""
+    gap_p50_ms: float | None
+    gap_p99_ms: float | None
+    gap_max_ms: float | None
+    preemptions: int
+    paused_ms: float
+    finish_reason: FinishReason
+    delivered_chars: int
+    error_code: str | None
+
+
+class Answer:
+    """The state of one response. It is over for the client when `told`, and for the engine when `ended` is set."""
+
+    def __init__(
+        self, request: RequestId, create: ResponseCreate, received_at: float, created_unix: int, model: str
+    ) -> None:
+        self.request = request
+        self.lane = create.stream_id
+        self.received_at = received_at
+        self.paused = False
+        """The scheduler has been asked to leave it off the GPU until its reader catches up."""
+        self.cancelled = False
+        """Its slot is closed by us: no text is wanted any more, and the engine has been told."""
+        self.ended: Ended | None = None
+        self.first_text_at: float | None = None
+        self.gaps: list[float] = []
+        """Seconds between its tokens, as far as they are delivered."""
+        self._events = ResponseEvents(
+            response_id=request,
+            item_id="msg_" + request.removeprefix("resp_"),
+            created_at=created_unix,
+            model=model,
+            create=create,
+            service_tier="default" if create.service_tier == "auto" else None,
+        )
+        self._created = False
+        self._input_tokens = 0
+        self._pending: Text | None = None
+        self._end: TextEnd | None = None
+        self._output_tokens = 0
+        self._last_token_at: float | None = None
+        self._reason: FinishReason | None = None
+
+    # --- what the engine says -----------------------------------------------------------------------------------------
+
+    def accepted(self, message: Accepted) -> list[bytes]:
+        self._input_tokens = message.input_tokens
+        if self.told:
+            return []
+        frames = self.created(queued=message.position > 0)
+        if message.position > 0:
+            frames += self._events.queued(message.position, _ms(message.estimated_wait_s))
+        return frames
+
+    def moved(self, message: Moved) -> list[bytes]:
+        if self.closed or not self._created:
+            return []
+        return self._events.queued(message.position, _ms(message.estimated_wait_s))
+
+    def started(self) -> list[bytes]:
+        return [] if self.closed else self.created() + self._events.in_progress()
+
+    def add(self, text: Text) -> None:
+        """More text, and perhaps the end, to be taken when there is room. After the slot is closed it is dropped."""
+        if not self.closed:
+            self._pending = text if self._pending is None else self._pending.join(text)
+
+    def end(self, message: Ended) -> None:
+        """No later step includes it. Cancelled and failed end the answer here, with the text as far as it came."""
+        self.ended = message
+        if message.reason == "failed":
+            self._close("failed")
+        elif message.reason == "cancelled" or self.cancelled:
+            self._close("cancelled")
+
+    def cancel(self) -> bool:
+        """Close the slot. False when there is nothing to cancel: it is cancelled already, or its end is all here."""
+        if self.closed or self._complete:
+            return False
+        self.cancelled = True
+        self._pending = None
+        return True
+
+    # --- what the client is told --------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """No text of it is wanted any more."""
+        return self.cancelled or self.told or self._reason is not None
+
+    @property
+    def told(self) -> bool:
+        """The terminal event has been made."""
+        return self._events.finished
+
+    @property
+    def exists(self) -> bool:
+        """`response.created` has been made."""
+        return self._created
+
+    @property
+    def ready(self) -> bool:
+        """There is something to take."""
+        return not self.told and (self._pending is not None or self._complete)
+
+    @property
+    def unsent_chars(self) -> int:
+        """Characters that wait to be taken and may yet be followed by more."""
+        if self._pending is None or self._pending.end is not None:
+            return 0
+        return len(self._pending.text)
+
+    @property
+    def delivered_text(self) -> str:
+        return self._events.delivered_text
+
+    @property
+    def delivered_chars(self) -> int:
+        return self._events.delivered_chars
+
+    def created(self, queued: bool = False) -> list[bytes]:
+        if self._created:
+            return []
+        self._created = True
+        return self._events.created(queued)
+
+    def take(self, now: float, now_unix: int) -> list[bytes]:
+        """Frames of all that waits, the terminal event included when the answer is over."""
+        assert not self.told, "nothing follows the end of an answer"
+        frames: list[bytes] = []
+        if self._pending is not None:
+            frames += self._take_text(self._pending, now)
+            self._pending = None
+        if self._complete:
+            assert self.ended is not None, "the figures are here"
+            reason = self._reason or self._end_reason()
+            frames += self.finish(reason, self.ended.error, now_unix)
+        return frames
+
+    def finish(self, reason: FinishReason, error: WireError | None, now_unix: int) -> list[bytes]:
+        """The terminal event, now, whatever the engine may still say."""
+        self._close(reason)
+        stats = self._stats
+        terminal = Terminal(
+            reason=reason,
+            input_tokens=self._input_tokens,
+            output_tokens=self.output_tokens,
+            cached_tokens=stats.cached_tokens,
+            queue_ms=_ms(stats.queued_s),
+            prefill_ms=_ms_or_none(stats.prefill_s),
+            ttft_ms=_ms_or_none(self._first_text_s),
+            itl_ms=self._gap_figures(),
+            preemptions=stats.preemptions,
+            paused_ms=_ms(stats.paused_s),
+            completed_at=now_unix,
+            error=error,
+        )
+        return self.created(queued=True) + self._events.finish(terminal)
+
+    def figures(self) -> Figures:
+        """Of an answer that is over."""
+        stats = self._stats
+        gaps = self._gap_figures()
+        first = stats.first_token_at
+        error = self.ended.error if self.ended is not None else None
+        return Figures(
+            input_tokens=self._input_tokens,
+            cached_tokens=stats.cached_tokens,
+            output_tokens=self.output_tokens,
+            queue_ms=_ms(stats.queued_s),
+            prefill_ms=_ms_or_none(stats.prefill_s),
+            first_token_ms=None if first is None else _ms(first - self.received_at),
+            first_text_ms=_ms_or_none(self._first_text_s),
+            gap_p50_ms=None if gaps is None else gaps.p50,
+            gap_p99_ms=None if gaps is None else gaps.p99,
+            gap_max_ms=None if gaps is None else gaps.max,
+            preemptions=stats.preemptions,
+            paused_ms=_ms(stats.paused_s),
+            finish_reason=self._reason or "cancelled",
+            delivered_chars=self.delivered_chars,
+            error_code=None if error is None else error.code,
+        )
+
+    @property
+    def output_tokens(self) -> int:
+        """Up to and with the token that ended the answer; without such an end, as many as were delivered."""
+        return self._output_tokens if self._end is None else self._end.output_tokens
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _complete(self) -> bool:
+        """Both halves of the end are here: the figures, and where the text ends or that it no longer matters."""
+        if self.ended is None:
+            return False
+        if self._reason is not None or self._end is not None:
+            return True
+        return self._pending is not None and self._pending.end is not None
+
+    def _close(self, reason: FinishReason) -> None:
+        if self._reason is None:
+            self._reason = reason
+        self._pending = None
+
+    def _end_reason(self) -> FinishReason:
+        assert self._end is not None, "a natural end comes with the text"
+        return self._end.reason
+
+    def _take_text(self, text: Text, now: float) -> list[bytes]:
+        self._output_tokens += len(text.token_times)
+        for at in text.token_times:
+            if self._last_token_at is not None:
+                self.gaps.append(at - self._last_token_at)
+            self._last_token_at = at
+        self._end = text.end
+        if text.text and self.first_text_at is None:
+            self.first_text_at = now
+        frames = self.created()
+        return frames + self._events.text(text.text, text.logprobs)
+
+    @property
+    def _stats(self) -> Stats:
+        return Stats() if self.ended is None else self.ended.stats
+
+    @property
+    def _first_text_s(self) -> float | None:
+        return None if self.first_text_at is None else self.first_text_at - self.received_at
+
+    def _gap_figures(self) -> Gaps | None:
+        if not self.gaps:
+            return None
+        gaps = sorted(self.gaps)
+        return Gaps(p50=_ms(_rank(gaps, 0.5)), p99=_ms(_rank(gaps, 0.99)), max=_ms(gaps[-1]))
+
+
+def _rank(ordered: list[float], quantile: float) -> float:
+    """The nearest-rank quantile: a value that was really observed."""
+    return ordered[max(0, ceil(quantile * len(ordered)) - 1)]
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _ms_or_none(seconds: float | None) -> float | None:
+    return None if seconds is None else _ms(seconds)

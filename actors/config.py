@@ -1,0 +1,196 @@
+"""What can be set, in one Struct: every field is a flag of `rota serve`, a key of rota.toml and a ROTA_* variable.
+
+Knows names, defaults, sources and their order (flag, then environment, then file). Knows nothing of who uses them.
+"""
+
+import argparse
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used. The message is one sentence for the person who set it."""
+
+
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of `rota serve`. The defaults are right for a laptop."""
+
+    model: Annotated[
+        str, _doc("the model: SmolLM2-135M-Instruct, a hub name, a folder, a .gguf file, or dummy:CONFIG")
+    ] = "SmolLM2-135M-Instruct"
+    host: Annotated[str, _doc("the address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535), _doc("the port to listen on; 0 takes a free one")] = 8000
+    device: Annotated[str, _doc("auto (CUDA if torch has it), cpu, cuda or cuda:N")] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        _doc("weights and KV; auto is bfloat16 where the processor has it, else float32"),
+    ] = "auto"
+    kv_memory: Annotated[str | None, _doc("memory for KV blocks, such as 4GiB or 512MiB; a share of what is free")] = (
+        None
+    )
+    max_context: Annotated[
+        Annotated[int, Meta(ge=16)] | None, _doc("longest prompt and answer together, in tokens; the model's own")
+    ] = None
+    max_running: Annotated[int, Meta(ge=1, le=1024), _doc("requests on the device at once")] = 64
+    max_waiting: Annotated[int, Meta(ge=0), _doc("places in the waiting room")] = 256
+    max_wait_s: Annotated[float, Meta(gt=0), _doc("longest time in the waiting room, in seconds")] = 60.0
+    chunk_tokens: Annotated[int, Meta(ge=1), _doc("most prefill tokens in one step")] = 256
+    max_output_tokens: Annotated[int, Meta(ge=1), _doc("output limit of a request that names none")] = 1024
+    retain_s: Annotated[float, Meta(ge=0), _doc("how long a conversation can be continued, in seconds")] = 600.0
+    grace_s: Annotated[float, Meta(ge=0), _doc("how long running answers may go on after SIGTERM, in seconds")] = 10.0
+    hang_s: Annotated[float, Meta(gt=0), _doc("a worker that makes no progress for so long is started anew")] = 60.0
+    max_connections: Annotated[int, Meta(ge=1), _doc("open sockets")] = 1024
+    api_keys: Annotated[
+        tuple[str, ...], _doc("keys that clients must present, each NAME=KEY; without any, everyone may ask")
+    ] = ()
+    origins: Annotated[
+        tuple[str, ...], _doc("pages of other origins that may connect, such as https://shop.example")
+    ] = ()
+    allow_no_key: Annotated[bool, _doc("listen beyond loopback although no key is configured")] = False
+    log_format: Annotated[
+        Literal["auto", "console", "json"], _doc("auto is console on a terminal and JSON lines elsewhere")
+    ] = "auto"
+
+    @property
+    def kv_memory_bytes(self) -> int | None:
+        return None if self.kv_memory is None else parse_size(self.kv_memory)
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a size such as 4GiB, 512MiB, 2G or a plain number. Raises ConfigError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ConfigError(f"{text!r} is not a size; write one like 4GiB or 512MiB.")
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+
+
+def flag(name: str) -> str:
+    """`kv_memory` -> `--kv-memory`."""
+    return "--" + name.replace("_", "-")
+
+
+def _description(annotation: Any) -> str:
+    return next(meta.description for meta in get_args(annotation) if isinstance(meta, Meta) and meta.description)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A flag for every field, and `--config`. Unset flags are left out of the namespace."""
+    parser.add_argument("--config", metavar="FILE", help="a TOML file with these settings; rota.toml if it is here")
+    hints = get_type_hints(Config, include_extras=True)
+    for field in msgspec.structs.fields(Config):
+        annotation = hints[field.name]
+        inner = get_args(annotation)[0]
+        default = "none" if field.default in (None, ()) else str(field.default)
+        described = f"{_description(annotation)} [{default}]"
+        if inner is bool:
+            parser.add_argument(
+                flag(field.name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=described
+            )
+        elif getattr(inner, "__origin__", None) is tuple:
+            parser.add_argument(
+                flag(field.name),
+                action="append",
+                default=argparse.SUPPRESS,
+                metavar="VALUE",
+                help=described + " (may be given several times)",
+            )
+        else:
+            parser.add_argument(flag(field.name), default=argparse.SUPPRESS, metavar=field.name.upper(), help=described)
+
+
+def load(flags: Mapping[str, Any], environment: Mapping[str, str], folder: Path) -> Config:
+    """The settings from flags, ROTA_* variables and the file, the earlier ones winning.
+
+    `folder` is where rota.toml is looked for when no file is named. Raises ConfigError naming the setting.
+    """
+    names = [field.name for field in msgspec.structs.fields(Config)]
+    variables = _from_environment(environment, names)
+    named = flags.get("config") or variables.pop("config", None)
+    path = Path(named) if named else folder / "rota.toml"
+    values: dict[str, Any] = {}
+    if named or path.is_file():
+        values |= _from_file(path, names)
+    for source, given in (("the environment", variables), ("the command line", flags)):
+        for name in given.keys() & set(names):
+            values[name] = _convert(name, given[name], source)
+    config = msgspec.convert(values, Config)
+    _check(config)
+    return config
+
+
+def _from_environment(environment: Mapping[str, str], names: list[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for variable, value in environment.items():
+        if variable.startswith("ROTA_"):
+            name = variable.removeprefix("ROTA_").lower()
+            if name not in (*names, "config"):
+                raise ConfigError(f"{variable} is not a setting.{_nearest(name, names, 'ROTA_{}', str.upper)}")
+            given[name] = value
+    return given
+
+
+def _from_file(path: Path, names: list[str]) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"The configuration {path} cannot be read: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"The configuration {path} is not TOML: {error}.") from None
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in names:
+            raise ConfigError(f"{path}: {key!r} is not a setting.{_nearest(name, names, '{}', str)}")
+        values[name] = _convert(name, value, str(path))
+    return values
+
+
+def _nearest(name: str, names: Iterable[str], form: str, spell: Any) -> str:
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f" Did you mean {form.format(spell(near[0]))}?" if near else ""
+
+
+def _convert(name: str, value: Any, source: str) -> Any:
+    """`value` as the field's type; text is read as a number or a list where the field is one."""
+    annotation = get_type_hints(Config, include_extras=True)[name]
+    if isinstance(value, str) and getattr(get_args(annotation)[0], "__origin__", None) is tuple:
+        value = [part for part in value.split(",") if part]
+    if isinstance(value, str) and name != "kv_memory" and value.lower() in ("none", ""):
+        value = None
+    try:
+        return msgspec.convert(value, annotation, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {flag(name)[2:]} cannot be {value!r}: {_reason(error)}.") from None
+
+
+def _reason(error: msgspec.ValidationError) -> str:
+    text = str(error)
+    return (text[0].lower() + text[1:]).replace("`", "")
+
+
+def _check(config: Config) -> None:
+    """What no single field can know. Raises ConfigError."""
+    if config.kv_memory is not None:
+        parse_size(config.kv_memory)
+    for key in config.api_keys:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+=\S+", key):
+            raise ConfigError("An API key is written NAME=KEY, with a name of letters, digits, dots and dashes.")
+    if config.host not in ("127.0.0.1", "localhost", "::1") and not config.api_keys and not config.allow_no_key:
+        raise ConfigError(
+            f"Listening on {config.host} would let everyone who can reach it ask without a key. "
+            "Set --api-keys NAME=KEY, or --allow-no-key if that is what you want."
+        )

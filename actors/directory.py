@@ -1,0 +1,58 @@
+"""Which sockets there are, by number.
+
+Messages name connections by number, so that they can be encoded; this turns the number back into an address. Knows
+nothing of what is sent.
+"""
+
+from protocol.messages import (
+    Accepted,
+    CloseConnection,
+    ConnectionId,
+    Drain,
+    Ended,
+    FrameReceived,
+    Moved,
+    Refused,
+    Released,
+    SocketLost,
+    Started,
+    Text,
+    WriterIdle,
+)
+
+from actors.actor import Address
+
+ToConnection = Accepted | Moved | Refused | Started | Ended | Released | Text | CloseConnection | Drain
+"""What other actors send to a connection."""
+ConnectionInbox = ToConnection | FrameReceived | SocketLost | WriterIdle
+
+
+class Directory:
+    """Addresses of the open connections. A connection stays listed until its last request has ended."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[ConnectionId, Address[ConnectionInbox]] = {}
+        self._last = 0
+
+    def add(self, address_of: Address[ConnectionInbox], connection: ConnectionId) -> None:
+        self._addresses[connection] = address_of
+
+    def next_id(self) -> ConnectionId:
+        self._last += 1
+        return self._last
+
+    def remove(self, connection: ConnectionId) -> None:
+        self._addresses.pop(connection, None)
+
+    def tell(self, connection: ConnectionId, message: ToConnection) -> None:
+        """Send to that connection; when it is no longer listed there is nobody left to tell."""
+        address = self._addresses.get(connection)
+        if address is not None:
+            address.tell(message)
+
+    def tell_all(self, message: ToConnection) -> None:
+        for address in list(self._addresses.values()):
+            address.tell(message)
+
+    def __len__(self) -> int:
+        return len(self._addresses)

@@ -1,0 +1,152 @@
+"""The executor: passes each step to the worker process and its result back, and notices when that process is lost.
+
+Owns the child process. Decides nothing about turns. Knows no tensors: those live in the child.
+"""
+
+from typing import ClassVar, assert_never
+
+import structlog
+
+from actors.actor import Actor, Address, Clock, Fate, Mailbox
+from actors.metrics import Metrics
+from actors.worker_process import Child
+from protocol.messages import (
+    FromWorker,
+    LoadModel,
+    ModelFound,
+    ModelReady,
+    ModelRefused,
+    Step,
+    StepDone,
+    Sweep,
+    WorkerGone,
+    WorkerLost,
+)
+
+ExecutorInbox = Step | ModelFound | ModelReady | ModelRefused | StepDone | WorkerGone | Sweep
+
+log = structlog.get_logger()
+
+
+class Executor(Actor[ExecutorInbox]):
+    """One worker at a time, started again with a growing delay when it is lost.
+
+    Lack of progress marks a hang: a worker that has had a step for over `hang_s` without answering is killed.
+    Each worker has a number; what an earlier one still says is not heard.
+    """
+
+    name: ClassVar[str] = "executor"
+    fate: ClassVar[Fate] = Fate.WORKER
+
+    def __init__(
+        self,
+        mailbox: Mailbox[ExecutorInbox],
+        *,
+        child: Child,
+        load: LoadModel,
+        scheduler: Address[StepDone | ModelReady | WorkerLost],
+        engine: Address[ModelFound | ModelReady | ModelRefused | WorkerLost],
+        metrics: Metrics,
+        clock: Clock,
+        hang_s: float = 60.0,
+        first_delay_s: float = 0.5,
+        longest_delay_s: float = 30.0,
+    ) -> None:
+        super().__init__(mailbox)
+        self._child = child
+        self._load = load
+        self._scheduler = scheduler
+        self._engine = engine
+        self._metrics = metrics
+        self._clock = clock
+        self._hang_s = hang_s
+        self._first_delay_s = first_delay_s
+        self._longest_delay_s = longest_delay_s
+        self._worker = 0
+        self._running: dict[int, float] = {}
+        """Steps in the child, each with the time since when its answer is due."""
+        self._ready = False
+        self._ever_ready = False
+        self._refused = False
+        self._delay_s = first_delay_s
+        self._start_at: float | None = None
+
+    def start(self) -> None:
+        """Begin a worker; its messages come back to this actor's mailbox."""
+        self._worker += 1
+        worker = self._worker
+        address = self.address
+
+        def deliver(message: FromWorker) -> None:
+            if worker == self._worker:
+                address.tell(message)
+
+        self._child.start(self._load, deliver, lambda why: address.tell(WorkerGone(worker, why)))
+
+    def handle(self, message: ExecutorInbox) -> None:
+        match message:
+            case Step():
+                # Planned before the scheduler heard that the worker is lost; it forgets the step when it does.
+                if self._ready:
+                    self._running[message.step] = self._clock()
+                    self._child.send(message)
+            case StepDone():
+                self._step_done(message)
+            case ModelFound():
+                self._engine.tell(message)
+            case ModelReady():
+                self._ready = self._ever_ready = True
+                self._scheduler.tell(message)
+                self._engine.tell(message)
+            case ModelRefused():
+                self._refuse(message)
+            case WorkerGone():
+                if message.worker == self._worker:
+                    self._lost(message.why)
+            case Sweep():
+                self._look(message.at)
+            case _:
+                assert_never(message)
+
+    def _refuse(self, refused: ModelRefused) -> None:
+        """A first worker that cannot serve is the engine's end; a later one may only have found too little memory."""
+        if self._ever_ready:
+            log.error("worker.refused", why=refused.message)
+        else:
+            self._refused = True
+            self._engine.tell(refused)
+
+    def _step_done(self, done: StepDone) -> None:
+        if self._running.pop(done.step, None) is None:
+            return
+        self._delay_s = self._first_delay_s
+        now = self._clock()
+        # The next step's time counts from when it could begin.
+        self._running = dict.fromkeys(self._running, now)
+        self._scheduler.tell(done)
+
+    def _lost(self, why: str) -> None:
+        """Tell everyone, and start another after a delay. One that refused its model is not started again."""
+        if self._refused:
+            return
+        now = self._clock()
+        log.error("worker.lost", why=why, steps_in_flight=len(self._running), next_start_s=self._delay_s)
+        self._ready = False
+        self._running.clear()
+        lost = WorkerLost(why, now)
+        self._scheduler.tell(lost)
+        self._engine.tell(lost)
+        self._start_at = now + self._delay_s
+        self._delay_s = min(2 * self._delay_s, self._longest_delay_s)
+
+    def _look(self, now: float) -> None:
+        """Is a worker due to start, or has the one there stopped making progress?"""
+        if self._start_at is not None and now >= self._start_at:
+            self._start_at = None
+            self._metrics.worker_restarts.inc()
+            self.start()
+        for step, since in self._running.items():
+            if now - since > self._hang_s:
+                log.error("worker.hung", step=step, for_s=now - since)
+                self._child.kill()
+                return

@@ -1,0 +1,57 @@
+"""Everything rota counts, in Prometheus' words. One registry an engine, so that two engines in one test do not mix.
+
+Knows names, units and buckets; the table in CONTRIBUTING.md says what each means. Knows nothing of who counts.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_LATENCY_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2, 5, 10, 30, 60)
+
+
+class Metrics:
+    """The instruments of one engine."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        r = self.registry
+        self.kv_blocks = Gauge("rota_kv_blocks", "KV blocks by state.", ["state"], registry=r)
+        self.requests = Gauge("rota_requests", "Requests by state.", ["state"], registry=r)
+        self.finished = Counter("rota_requests_finished", "Requests ended, by reason.", ["reason"], registry=r)
+        self.refused = Counter("rota_requests_refused", "Requests refused, by error code.", ["code"], registry=r)
+        self.input_tokens = Counter("rota_input_tokens", "Prompt tokens of accepted requests.", registry=r)
+        self.output_tokens = Counter("rota_output_tokens", "Tokens sampled.", registry=r)
+        self.preemptions = Counter("rota_preemptions", "Requests taken off the device for memory.", registry=r)
+        self.ttft = Histogram(
+            "rota_ttft_seconds",
+            "From receiving a request to its first text at the socket.",
+            buckets=_LATENCY_S,
+            registry=r,
+        )
+        self.gap = Histogram(
+            "rota_inter_token_gap_seconds", "Between two tokens of one answer.", buckets=_LATENCY_S, registry=r
+        )
+        self.queue = Histogram(
+            "rota_queue_seconds", "From acceptance to the first step.", buckets=_LATENCY_S, registry=r
+        )
+        self.step = Histogram("rota_step_seconds", "One step on the device.", buckets=_LATENCY_S, registry=r)
+        self.step_rows = Histogram(
+            "rota_step_tokens",
+            "Tokens in one step, prefill and decode.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+            registry=r,
+        )
+        self.release = Histogram(
+            "rota_cancel_to_release_seconds", "From a cancel to its blocks being back.", buckets=_LATENCY_S, registry=r
+        )
+        self.connections = Gauge("rota_connections", "Open sockets.", registry=r)
+        self.loop_lag = Gauge("rota_event_loop_lag_seconds", "How late the event loop ran its last timer.", registry=r)
+        self.worker_restarts = Counter("rota_worker_restarts", "Times the worker was started again.", registry=r)
+        self.mailbox_depth = Gauge("rota_mailbox_depth", "Messages waiting.", ["actor", "lane"], registry=r)
+        self.mailbox_high_water = Gauge("rota_mailbox_high_water", "Most ever waiting.", ["actor", "lane"], registry=r)
+        self.mailbox_wait = Gauge(
+            "rota_mailbox_waited_seconds_total", "Time messages spent waiting, summed.", ["actor", "lane"], registry=r
+        )
+
+    def exposition(self) -> bytes:
+        """The text that `GET /metrics` answers with."""
+        return generate_latest(self.registry)

@@ -1,0 +1,45 @@
+"""Doing what takes too long somewhere else than on the event loop.
+
+Knows how a plain function runs in a thread and how its result comes back to the loop. Knows nothing of what the work
+is. Actors are given an `Offload`, so that a simulation can give them one without threads.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """Runs `work` off the event loop, then calls `done` on the loop with what it returned or raised."""
+
+    def __call__(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None: ...
+
+
+class OffloadThread:
+    """One thread, in which work is done in the order it was given.
+
+    Made inside the event loop to which results go back. Work that has not begun when it is closed is never done.
+    """
+
+    def __init__(self, name: str = "offload") -> None:
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def __call__(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        def job() -> None:
+            try:
+                result: T | Exception = work()
+            except Exception as error:  # noqa: BLE001  handed over, not swallowed
+                result = error
+            # A loop that has stopped meanwhile takes no results, and nobody waits for them.
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(done, result)
+
+        self._executor.submit(job)
+
+    def close(self) -> None:
+        """Returns when the work that had begun is done."""
+        self._executor.shutdown(wait=True, cancel_futures=True)

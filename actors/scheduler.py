@@ -1,0 +1,279 @@
+"""The scheduler: owns sequences, block tables and the block pool; says what each step runs and when blocks are freed.
+
+A thin shell around `scheduling/schedule.py`: it turns messages into calls and results into messages. Knows nothing of
+sockets, text or tensors.
+"""
+
+from typing import ClassVar, assert_never
+
+from actors.actor import Actor, Address, Clock, Fate, Mailbox
+from actors.directory import Directory
+from actors.metrics import Metrics
+from actors.scheduling.blocks import BlockPool
+from actors.scheduling.policy import Policy
+from actors.scheduling.schedule import Outcome, Schedule
+from actors.scheduling.sequence import Sequence, State
+from actors.tombstones import Tombstones
+from protocol import errors
+from protocol.messages import (
+    AuditReport,
+    AuditRequest,
+    Cancel,
+    CloseStream,
+    Credit,
+    Ended,
+    Enqueue,
+    Expire,
+    FinishReason,
+    FinishStream,
+    Forget,
+    ModelReady,
+    Released,
+    RequestId,
+    SetPaused,
+    Started,
+    Step,
+    StepDone,
+    Sweep,
+    TokenRow,
+    Tokens,
+    TokensTaken,
+    WorkerLost,
+)
+
+SchedulerInbox = (
+    Enqueue
+    | Cancel
+    | SetPaused
+    | Expire
+    | FinishStream
+    | StepDone
+    | TokensTaken
+    | ModelReady
+    | WorkerLost
+    | Sweep
+    | AuditRequest
+)
+
+
+class Scheduler(Actor[SchedulerInbox]):
+    """Plans a step whenever the executor has room for one and anything can run.
+
+    `steps_ahead` steps may be in flight (1: the next one is planned when the last one's result is in). At most
+    `tokens_ahead` steps' tokens wait for the detokeniser; past that no step is planned, so its lane is never full.
+    `max_running` bounds the sequences here, by the credits granted to admission.
+    """
+
+    name: ClassVar[str] = "scheduler"
+    fate: ClassVar[Fate] = Fate.WORKER
+
+    def __init__(
+        self,
+        mailbox: Mailbox[SchedulerInbox],
+        *,
+        policy: Policy,
+        max_running: int,
+        max_step_tokens: int,
+        admission: Address[Credit | Released],
+        executor: Address[Step],
+        detokeniser: Address[Tokens | CloseStream],
+        tokeniser: Address[Forget],
+        reaper: Address[Released | AuditReport],
+        directory: Directory,
+        metrics: Metrics,
+        clock: Clock,
+        steps_ahead: int = 1,
+        tokens_ahead: int = 32,
+    ) -> None:
+        super().__init__(mailbox)
+        self._policy = policy
+        self._max_running = max_running
+        self._max_step_tokens = max_step_tokens
+        self._admission = admission
+        self._executor = executor
+        self._detokeniser = detokeniser
+        self._tokeniser = tokeniser
+        self._reaper = reaper
+        self._directory = directory
+        self._metrics = metrics
+        self._clock = clock
+        self._steps_ahead = steps_ahead
+        self._tokens_ahead = tokens_ahead
+        self._schedule = Schedule(BlockPool(0, 1), policy, max_step_tokens)
+        self._ready = False
+        self._tombstones = Tombstones()
+        self._received = 0
+        self._granted = 0
+        self._tokens_sent = 0
+        self._tokens_taken = 0
+        self._preemptions_counted = 0
+        self._unstarted: set[RequestId] = set()
+        self._ends_to_say: list[tuple[RequestId, FinishReason]] = []
+
+    def handle(self, message: SchedulerInbox) -> None:
+        match message:
+            case Enqueue():
+                self._received += 1
+                self._enqueue(message)
+            case Cancel():
+                sequence = self._schedule.get(message.request)
+                if sequence is None:
+                    self._tombstones.bury(message.request, self._clock())
+                else:
+                    sequence.cancelled_at = message.at
+                    self._detokeniser.tell(CloseStream(message.request))
+                    self._end(sequence, "cancelled")
+            case SetPaused():
+                sequence = self._schedule.get(message.request)
+                if sequence is not None:
+                    sequence.set_paused(message.paused, self._clock())
+            case Expire():
+                sequence = self._schedule.get(message.request)
+                if sequence is not None and not message.waiting:
+                    self._end(sequence, "deadline")
+                    self._ends_to_say.append((sequence.request, "deadline"))
+            case FinishStream():
+                sequence = self._schedule.get(message.request)
+                if sequence is not None:
+                    self._end(sequence, "stop_text")
+            case StepDone():
+                self._metrics.step.observe(message.took_s)
+                self._settle(self._schedule.complete(message, self._clock()))
+            case TokensTaken():
+                self._tokens_taken = max(self._tokens_taken, message.step)
+            case ModelReady():
+                self._open(message)
+            case WorkerLost():
+                self._lose_worker()
+            case Sweep():
+                self._tombstones.sweep(message.at)
+            case AuditRequest():
+                self._audit(message)
+            case _:
+                assert_never(message)
+        self._turn()
+
+    # --- coming and going ---
+
+    def _enqueue(self, enqueue: Enqueue) -> None:
+        now = self._clock()
+        sequence = self._schedule.add(enqueue, now)
+        self._unstarted.add(enqueue.request)
+        if self._tombstones.rises(enqueue.request):
+            sequence.cancelled_at = now
+            self._end(sequence, "cancelled")
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        if self._schedule.end(sequence, reason):
+            self._say_ended(sequence)
+            self._say_released(sequence)
+        else:
+            self._say_ended(sequence)
+
+    def _say_ended(self, sequence: Sequence) -> None:
+        assert sequence.reason is not None
+        self._unstarted.discard(sequence.request)
+        error = errors.worker_failed(0) if sequence.reason == "failed" else None
+        ended = Ended(sequence.request, sequence.reason, sequence.stats(self._clock()), error)
+        self._directory.tell(sequence.connection, ended)
+
+    def _say_released(self, sequence: Sequence) -> None:
+        released = Released(sequence.request, self._clock(), sequence.cancelled_at)
+        if sequence.cancelled_at is not None:
+            self._metrics.release.observe(released.at - sequence.cancelled_at)
+        self._directory.tell(sequence.connection, released)
+        self._admission.tell(released)
+        self._reaper.tell(released)
+
+    # --- steps ---
+
+    def _turn(self) -> None:
+        """After every message: say what has ended, plan what can be planned, grant what can be granted."""
+        if self._ends_to_say and self._tokens_under_way_fit():
+            self._send_tokens(())
+        while self._ready and self._schedule.steps_in_flight < self._steps_ahead and self._tokens_under_way_fit():
+            step = self._schedule.plan(self._clock())
+            if step is None:
+                break
+            self._say_started(step)
+            self._metrics.step_rows.observe(sum(len(chunk.tokens) // 4 for chunk in step.chunks))
+            taken = self._executor.offer(step)
+            assert taken, "the executor's lane holds every step that may be in flight"
+        self._grant()
+        self._count()
+
+    def _tokens_under_way_fit(self) -> bool:
+        return self._tokens_sent - self._tokens_taken < self._tokens_ahead
+
+    def _say_started(self, step: Step) -> None:
+        for chunk in step.chunks:
+            if chunk.request in self._unstarted:
+                self._unstarted.remove(chunk.request)
+                sequence = self._schedule.get(chunk.request)
+                assert sequence is not None
+                self._directory.tell(sequence.connection, Started(chunk.request, self._clock()))
+
+    def _settle(self, outcome: Outcome) -> None:
+        self._metrics.output_tokens.inc(len(outcome.rows))
+        for sequence in outcome.ended:
+            self._say_ended(sequence)
+        for sequence in outcome.released:
+            self._say_released(sequence)
+        self._ends_to_say += [(one.request, "prefilled") for one in outcome.ended if one.reason == "prefilled"]
+        if outcome.rows:
+            self._send_tokens(outcome.rows)
+
+    def _send_tokens(self, rows: tuple[TokenRow, ...]) -> None:
+        """To the detokeniser, with the ends that are not tokens: they must not overtake the tokens before them."""
+        self._tokens_sent += 1
+        taken = self._detokeniser.offer(Tokens(self._tokens_sent, self._clock(), rows, tuple(self._ends_to_say)))
+        assert taken, "the detokeniser's lane holds every step whose tokens may be under way"
+        self._ends_to_say.clear()
+
+    def _grant(self) -> None:
+        """Credits for as many as may run beside those that are here; none while anything waits for memory."""
+        if not self._ready or self._schedule.waits_for_memory:
+            return
+        granted = self._received + self._max_running - len(self._schedule)
+        if granted > self._granted:
+            self._granted = granted
+            self._admission.tell(Credit(granted))
+
+    # --- the worker's life ---
+
+    def _open(self, ready: ModelReady) -> None:
+        """A worker is there (again): its cache is empty, so whatever waits here starts from its tokens."""
+        self._schedule.replace_pool(BlockPool(ready.blocks, ready.block_size))
+        self._ready = True
+
+    def _lose_worker(self) -> None:
+        """The worker is gone: everything that had started has failed; what had not keeps its place."""
+        self._ready = False
+        for sequence in self._schedule.forget_steps():
+            self._say_released(sequence)
+        for sequence in self._schedule.sequences:
+            if sequence.started:
+                self._detokeniser.tell(CloseStream(sequence.request))
+                self._tokeniser.tell(Forget(sequence.request))
+                self._end(sequence, "failed")
+
+    def _audit(self, request: AuditRequest) -> None:
+        self._schedule.audit()
+        pool = self._schedule.pool
+        self._reaper.tell(
+            AuditReport(request.at, pool.free, pool.cached, pool.used, pool.total, self._schedule.requests)
+        )
+
+    def _count(self) -> None:
+        pool = self._schedule.pool
+        blocks = self._metrics.kv_blocks
+        for state, count in (("free", pool.free), ("cached", pool.cached), ("used", pool.used)):
+            blocks.labels(state).set(count)
+        lives = dict.fromkeys(State, 0)
+        for sequence in self._schedule.sequences:
+            lives[sequence.state] += 1
+        for life in (State.PREFILLING, State.DECODING, State.PREEMPTED):
+            self._metrics.requests.labels(life.value).set(lives[life])
+        if self._schedule.preemptions > self._preemptions_counted:
+            self._metrics.preemptions.inc(self._schedule.preemptions - self._preemptions_counted)
+            self._preemptions_counted = self._schedule.preemptions

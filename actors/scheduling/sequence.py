@@ -1,0 +1,123 @@
+"""One request as the scheduler sees it: its tokens, how many of them are in the KV cache, and where.
+
+Knows the words of a request's life and the figures told at its end. Knows no other request and no clock.
+"""
+
+from array import array
+from enum import Enum
+
+from actors.scheduling.blocks import BlockPool, BlockTable
+from protocol.messages import Enqueue, FinishReason, Stats
+
+
+class State(Enum):
+    """The part of a request's life that the scheduler sees."""
+
+    QUEUED = "queued"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """A request that has been admitted.
+
+    `tokens` is its whole history, prompt and answer so far; the first `computed` of them have their keys and values
+    in `table`. A step runs the next few: one of them is a decode row, more are a prefill chunk, and whenever the
+    newest token is among them the next one is chosen. A preempted sequence has `computed` 0 and an empty table, and
+    comes back by the same rule.
+    """
+
+    def __init__(self, enqueue: Enqueue, order: int, pool: BlockPool, now: float) -> None:
+        self.request = enqueue.request
+        self.connection = enqueue.connection
+        self.sampling = enqueue.sampling
+        self.max_output_tokens = enqueue.max_output_tokens
+        self.end_tokens = frozenset(enqueue.end_tokens)
+        self.order = order
+        """Place by arrival: the lower one never gives way to the higher one."""
+        self.tokens = array("i")
+        self.tokens.frombytes(enqueue.tokens)
+        self.prompt_tokens = len(self.tokens)
+        self.computed = 0
+        self.table = BlockTable(pool)
+        self.state = State.QUEUED
+        self.reason: FinishReason | None = None
+        self.steps_in_flight = 0
+        self.paused = False
+        self.received_at = enqueue.received_at
+        self.admitted_at = now
+        self.cancelled_at: float | None = None
+        self._started_at: float | None = None
+        self._first_token_at: float | None = None
+        self._paused_at = 0.0
+        self._paused_s = 0.0
+        self._preemptions = 0
+
+    @property
+    def remaining(self) -> int:
+        """Tokens of its history that are not in the cache. 1: a decode row."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it holds no blocks and waits for its turn to start, or to start again."""
+        return self.state is State.QUEUED or self.state is State.PREEMPTED
+
+    @property
+    def started(self) -> bool:
+        return self._started_at is not None
+
+    def start(self, now: float) -> None:
+        """A step includes it (again)."""
+        if self._started_at is None:
+            self._started_at = now
+        self.state = State.DECODING if self.output_tokens else State.PREFILLING
+
+    def append(self, token: int, now: float) -> bool:
+        """The next token has been chosen. Whether it is the last: an end token, or the output limit."""
+        self.tokens.append(token)
+        self.state = State.DECODING
+        if self._first_token_at is None:
+            self._first_token_at = now
+        return token in self.end_tokens or self.output_tokens >= self.max_output_tokens
+
+    def set_paused(self, paused: bool, now: float) -> None:
+        """Pausing what is paused, or resuming what runs, changes nothing."""
+        if paused and not self.paused:
+            self._paused_at = now
+        if self.paused and not paused:
+            self._paused_s += now - self._paused_at
+        self.paused = paused
+
+    def preempt(self, pool: BlockPool) -> None:
+        """Give its blocks up; it will be recomputed from its whole history."""
+        self.table.drop()
+        self.table = BlockTable(pool)
+        self.computed = 0
+        self.state = State.PREEMPTED
+        self._preemptions += 1
+
+    def finish(self, reason: FinishReason) -> None:
+        """No later step includes it, and it needs no memory for itself any more."""
+        assert self.reason is None, f"{self.request} finished twice"
+        self.reason = reason
+        self.state = State.FINISHED
+        self.table.drop()
+
+    def stats(self, now: float) -> Stats:
+        started = self._started_at if self._started_at is not None else now
+        first = self._first_token_at
+        return Stats(
+            queued_s=started - self.admitted_at,
+            prefill_s=None if first is None else first - started,
+            first_token_at=first,
+            output_tokens=self.output_tokens,
+            preemptions=self._preemptions,
+            paused_s=self._paused_s + (now - self._paused_at if self.paused else 0.0),
+        )

@@ -1,0 +1,376 @@
+"""The listening socket: WebSocket upgrades at `/v1/responses`, and a few things over plain HTTP.
+
+Knows who may come in (key, origin, how many) and what each path answers. Refuses before the upgrade whatever can be
+refused there, because that is the one moment when every client can read why. Knows nothing of what is said on an open
+socket: that is `open_connection`'s.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from socket import SO_SNDBUF, SOL_SOCKET
+from typing import cast
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+from protocol.errors import (
+    WireError,
+    authentication_failed,
+    invalid_request,
+    origin_not_allowed,
+    server_overloaded,
+    shutting_down,
+    websocket_connection_limit_reached,
+)
+from protocol.events import http_error_body, retry_headers
+from websockets.asyncio.server import Server as ListeningSocket
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from actors.health import Health
+from actors.metrics import Metrics
+from actors.pages import read_pages
+from actors.socket import Socket
+from actors.websocket import HttpConnection, WebSocket
+
+OpenConnection = Callable[[Socket, str], Awaitable[None]]
+"""Given a fresh socket and its tenant; returns when nothing is left of either."""
+
+_KEY_SUBPROTOCOL = "openai-insecure-api-key."
+_RESPONSES = "/v1/responses"
+_RETRY_MS = 1000.0
+_encode = msgspec.json.encode
+
+
+class ServerSettings(Struct, frozen=True, kw_only=True):
+    """What the person who starts rota decides about its doors.
+
+    The keepalive notices a client that is gone without a word: within `ping_interval_s + ping_timeout_s`. It cannot
+    notice one that is there and does not read, because a ping waits behind what that client has not read: the
+    reaper's patience, from `WatchConnection.stalled_since`, is for those. Choose it shorter than what clients allow
+    (the official one gives up after about 40 s without its own pong) if they are to learn why they were closed.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: Mapping[str, str] = {}
+    """API keys by tenant name. Empty: everyone may come in, as the tenant ""."""
+    origins: Sequence[str] = ()
+    """Pages that may connect besides the server's own, such as `https://example.org`."""
+    connections: int = 4096
+    connections_per_address: int = 256
+    open_timeout_s: float = 10.0
+    close_timeout_s: float = 5.0
+    ping_interval_s: float | None = 20.0
+    ping_timeout_s: float | None = 20.0
+    max_frame_bytes: int = 4 * 2**20
+    write_limit_bytes: int = 16 * 2**10
+    """Unsent bytes in the process from which on a socket counts as full."""
+    send_buffer_bytes: int = 64 * 2**10
+    """The same in the kernel. Left to itself it grows to megabytes: minutes of text that a cancel cannot call back."""
+
+
+class Server:
+    """Owns the listening socket and counts who is in. `start`, then `stop_accepting`, then `close`."""
+
+    def __init__(
+        self, settings: ServerSettings, health: Health, metrics: Metrics, open_connection: OpenConnection
+    ) -> None:
+        self._settings = settings
+        self._health = health
+        self._metrics = metrics
+        self._open_connection = open_connection
+        self._pages = read_pages()
+        self._accepting = True
+        self._open: dict[str, int] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._listening: ListeningSocket | None = None
+        # At DEBUG the library writes every header it receives, keys among them.
+        self._log = logging.getLogger("rota.websockets")
+        self._log.setLevel(logging.WARNING)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the address cannot be had."""
+        settings = self._settings
+        self._listening = await serve(
+            self._serve_socket,
+            settings.host,
+            settings.port,
+            create_connection=HttpConnection,
+            select_subprotocol=_select_subprotocol,
+            compression=None,
+            process_request=self._process_request,
+            process_response=_explain_in_json,
+            server_header="rota",
+            open_timeout=settings.open_timeout_s,
+            close_timeout=settings.close_timeout_s,
+            ping_interval=settings.ping_interval_s,
+            ping_timeout=settings.ping_timeout_s,
+            max_size=settings.max_frame_bytes,
+            write_limit=settings.write_limit_bytes,
+            logger=self._log,
+        )
+        for listening in self._listening.sockets:
+            listening.setsockopt(SOL_SOCKET, SO_SNDBUF, settings.send_buffer_bytes)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on: the one chosen by the system when the settings say 0."""
+        assert self._listening is not None, "not started"
+        return cast(int, self._listening.sockets[0].getsockname()[1])
+
+    def stop_accepting(self) -> None:
+        """Refuse new sockets from now on, in words; `/readyz` and the rest go on being answered."""
+        self._accepting = False
+
+    async def close(self) -> None:
+        """Stop listening, close what is open with 1001, and wait for it; what does not end in time is cancelled."""
+        self.stop_accepting()
+        if self._listening is None:
+            return
+        self._listening.close()
+        if self._serving:
+            _, late = await asyncio.wait(self._serving, timeout=2 * self._settings.close_timeout_s)
+            for task in late:
+                task.cancel()
+        await self._listening.wait_closed()
+
+    # --- an open socket -----------------------------------------------------------------------------------------------
+
+    async def _serve_socket(self, connection: ServerConnection) -> None:
+        assert isinstance(connection, HttpConnection)
+        assert connection.request is not None, "upgraded without a request"
+        tenant = self._tenant(connection.request.headers)
+        assert tenant is not None, "upgraded without a key"
+        address = _address(connection)
+        task = asyncio.current_task()
+        assert task is not None, "served outside a task"
+        self._open[address] = self._open.get(address, 0) + 1
+        self._serving.add(task)
+        try:
+            await self._open_connection(WebSocket(connection, self._settings.close_timeout_s), tenant)
+        finally:
+            self._serving.discard(task)
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+    # --- before the upgrade -------------------------------------------------------------------------------------------
+
+    def _process_request(self, connection: ServerConnection, request: Request) -> Response | None:
+        assert isinstance(connection, HttpConnection)
+        response = self._answer(connection, request)
+        if response is not None and connection.method == "HEAD":
+            response.body = b""
+        return response
+
+    def _answer(self, connection: HttpConnection, request: Request) -> Response | None:
+        """What to answer over HTTP; None: upgrade."""
+        path = request.path.partition("?")[0]
+        match connection.method:
+            case "GET":
+                if path == _RESPONSES:
+                    return self._refuse_upgrade(connection, request)
+                return self._get(path, request.headers)
+            case "HEAD":
+                return self._get(path, request.headers)
+            case "OPTIONS":
+                return self._preflight(request.headers)
+            case method:
+                return _not_allowed(method, path)
+
+    def _refuse_upgrade(self, connection: HttpConnection, request: Request) -> Response | None:
+        headers = request.headers
+        settings = self._settings
+        if "upgrade" not in (token.strip().lower() for token in ",".join(headers.get_all("Connection")).split(",")):
+            return _speak_websocket(HTTPStatus.UPGRADE_REQUIRED, f"GET {_RESPONSES} without an upgrade")
+        origin = ",".join(headers.get_all("Origin"))
+        if origin and not self._origin_allowed(origin, headers):
+            return _error(origin_not_allowed(origin))
+        if self._tenant(headers) is None:
+            return _unauthorised()
+        if self._health.draining or not self._accepting:
+            return _error(shutting_down())
+        if sum(self._open.values()) >= settings.connections:
+            return _error(websocket_connection_limit_reached(settings.connections, _RETRY_MS))
+        if self._open.get(_address(connection), 0) >= settings.connections_per_address:
+            return _error(websocket_connection_limit_reached(settings.connections_per_address, _RETRY_MS))
+        return None
+
+    def _tenant(self, headers: Headers) -> str | None:
+        """Whose key was sent; "" when none is needed, None when none fits."""
+        keys = self._settings.keys
+        if not keys:
+            return ""
+        given = _key_given(headers).encode()
+        # All of them are compared, so that the time taken says nothing about which is nearly right.
+        matches = [tenant for tenant, key in keys.items() if hmac.compare_digest(key.encode(), given)]
+        return matches[0] if matches else None
+
+    def _origin_allowed(self, origin: str, headers: Headers) -> bool:
+        if origin in self._settings.origins:
+            return True
+        host = ",".join(headers.get_all("Host")).lower()
+        if urlsplit(origin).netloc.lower() != host:
+            return False
+        # A name that its owner points at 127.0.0.1 makes any page the "own host" of a server that listens there.
+        return not _is_loopback(self._settings.host) or _is_loopback(urlsplit(f"//{host}").hostname or "")
+
+    # --- plain HTTP ---------------------------------------------------------------------------------------------------
+
+    def _get(self, path: str, headers: Headers) -> Response:
+        match path:
+            case "/healthz":
+                return _json(HTTPStatus.OK, _encode({"status": "alive"}))
+            case "/readyz":
+                return self._readyz()
+            case "/metrics":
+                kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8", "Cache-Control": "no-store"}
+                return _response(HTTPStatus.OK, kind, self._metrics.exposition())
+            case "/v1/models":
+                return self._with_cors(self._models(headers), headers)
+            case _:
+                return self._page(path, headers)
+
+    def _readyz(self) -> Response:
+        if self._health.accepting and self._accepting:
+            return _json(HTTPStatus.OK, _encode({"status": "ready"}))
+        reason = self._health.explanation or "The server is shutting down."
+        return _json(HTTPStatus.SERVICE_UNAVAILABLE, _encode({"status": "not ready", "reason": reason}))
+
+    def _models(self, headers: Headers) -> Response:
+        if self._tenant(headers) is None:
+            return _unauthorised()
+        if self._health.draining or not self._accepting:
+            return _error(shutting_down())
+        model = self._health.model
+        if model is None:
+            return _error(server_overloaded(self._health.reason.rstrip("."), _RETRY_MS))
+        created = int(self._health.started_unix)
+        card = {"id": model.name, "object": "model", "created": created, "owned_by": "rota"}
+        return _json(HTTPStatus.OK, _encode({"object": "list", "data": [card]}))
+
+    def _page(self, path: str, headers: Headers) -> Response:
+        page = self._pages.get(path)
+        if page is None:
+            what = path if len(path) <= 80 else f"{path[:80]}…"
+            sentence = f"There is nothing at '{what}'. The page is at /, the models at /v1/models, the WebSocket at "
+            return _error(invalid_request(f"{sentence}{_RESPONSES}."), HTTPStatus.NOT_FOUND)
+        if page.etag in ",".join(headers.get_all("If-None-Match")):
+            return _response(HTTPStatus.NOT_MODIFIED, {**page.headers}, b"")
+        return _response(HTTPStatus.OK, page.headers, page.body)
+
+    def _preflight(self, headers: Headers) -> Response:
+        """A browser asks whether a page from elsewhere may send its key to `/v1/models`."""
+        response = _response(HTTPStatus.NO_CONTENT, {"Allow": "GET, HEAD, OPTIONS"}, b"")
+        return self._with_cors(response, headers)
+
+    def _with_cors(self, response: Response, headers: Headers) -> Response:
+        response.headers["Vary"] = "Origin"
+        origin = ",".join(headers.get_all("Origin"))
+        if origin and origin in self._settings.origins:
+            response.headers["Access-Control-Allow-Origin"] = origin
+            response.headers["Access-Control-Allow-Headers"] = "Authorization"
+            response.headers["Access-Control-Allow-Methods"] = "GET, HEAD"
+        return response
+
+
+# --- reading a request -----------------------------------------------------------------------------------------------
+
+
+def _select_subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    # The key rides in a subprotocol of its own, which must not be echoed.
+    return Subprotocol("responses") if "responses" in offered else None
+
+
+def _key_given(headers: Headers) -> str:
+    scheme, _, key = ",".join(headers.get_all("Authorization")).partition(" ")
+    if scheme.lower() == "bearer" and key.strip():
+        return key.strip()
+    for offered in ",".join(headers.get_all("Sec-WebSocket-Protocol")).split(","):
+        if offered.strip().startswith(_KEY_SUBPROTOCOL):
+            return offered.strip().removeprefix(_KEY_SUBPROTOCOL)
+    return ""
+
+
+def _address(connection: ServerConnection) -> str:
+    peer = connection.remote_address
+    return str(peer[0]) if isinstance(peer, tuple) else str(peer)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# --- writing a response ----------------------------------------------------------------------------------------------
+
+
+def _response(status: HTTPStatus, headers: Mapping[str, str], body: bytes) -> Response:
+    framing = {"Date": formatdate(usegmt=True), "Connection": "close"}
+    if status is not HTTPStatus.NO_CONTENT and status is not HTTPStatus.NOT_MODIFIED:
+        framing["Content-Length"] = str(len(body))
+    return Response(status.value, status.phrase, Headers({**headers, **framing}), body)
+
+
+def _json(status: HTTPStatus, body: bytes) -> Response:
+    headers = {
+        "Content-Type": "application/json",
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return _response(status, headers, body)
+
+
+def _error(error: WireError, status: HTTPStatus | None = None) -> Response:
+    """`status` only where HTTP has a better word than the error's own."""
+    response = _json(HTTPStatus(error.status) if status is None else status, http_error_body(error))
+    response.headers.update(retry_headers(error))
+    return response
+
+
+def _unauthorised() -> Response:
+    response = _error(authentication_failed())
+    response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _not_allowed(method: str, path: str) -> Response:
+    if path == _RESPONSES:
+        response = _speak_websocket(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} {_RESPONSES}")
+    else:
+        sentence = f"{method[:16]} is not allowed here; rota answers GET, and speaks over the WebSocket at {_RESPONSES}."
+        response = _error(invalid_request(sentence), HTTPStatus.METHOD_NOT_ALLOWED)
+    response.headers["Allow"] = "GET, HEAD, OPTIONS"
+    return response
+
+
+def _speak_websocket(status: HTTPStatus, what: str) -> Response:
+    sentence = (
+        f"rota answers over a WebSocket only, so {what} has no answer. Open a WebSocket at {_RESPONSES} and send "
+        "response.create (with the openai package: client.responses.connect())."
+    )
+    response = _error(invalid_request(sentence), status)
+    response.headers["Upgrade"] = "websocket"
+    return response
+
+
+def _explain_in_json(_: ServerConnection, __: Request, response: Response) -> Response | None:
+    """The library explains a faulty handshake in plain text; clients of this API read JSON."""
+    if response.status_code < 400 or response.headers["Content-Type"] == "application/json":
+        return None
+    sentence = response.body.decode(errors="replace").partition("\n")[0]
+    return _error(invalid_request(sentence), HTTPStatus(response.status_code))

@@ -1,0 +1,123 @@
+"""The executor's child process: how it is started, spoken to and killed.
+
+Knows frames on a socket pair (4 bytes of little-endian length, then msgpack) and exit codes. Knows nothing of what the
+messages mean, nor of the code that runs in the child beyond the module's name.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from protocol.messages import FromWorker, LoadModel, Step, ToWorker
+
+_LENGTH = struct.Struct("<I")
+
+
+class Child(Protocol):
+    """A worker that can be started, spoken to and killed. `start` may be called again after `gone` was."""
+
+    def start(self, load: LoadModel, deliver: Callable[[FromWorker], None], gone: Callable[[str], None]) -> None:
+        """Begin a new worker. `deliver` gets its messages in order; then `gone`, once, with why it ended."""
+        ...
+
+    def send(self, step: Step) -> None:
+        """Hand it a step. Ignored once it is gone."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once. `gone` follows."""
+        ...
+
+
+class WorkerProcess:
+    """`python -m kernels.worker` on the other end of a socket pair.
+
+    The child leaves when the pair closes, so it never outlives its parent.
+    """
+
+    def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "kernels.worker")) -> None:
+        self._command = command
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromWorker)
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id while it lives."""
+        return None if self._process is None or self._process.returncode is not None else self._process.pid
+
+    def start(self, load: LoadModel, deliver: Callable[[FromWorker], None], gone: Callable[[str], None]) -> None:
+        assert self._task is None or self._task.done(), "one worker at a time"
+        self._task = asyncio.create_task(self._live(load, deliver, gone), name="worker process")
+
+    def send(self, step: Step) -> None:
+        self._write(step)
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def close(self) -> None:
+        """Kill it and wait until it is gone."""
+        if self._task is None:
+            return
+        self.kill()
+        if self._process is None:
+            self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    def _write(self, message: ToWorker) -> None:
+        if self._writer is None or self._writer.is_closing():
+            return
+        body = self._encoder.encode(message)
+        self._writer.write(_LENGTH.pack(len(body)) + body)
+
+    async def _live(self, load: LoadModel, deliver: Callable[[FromWorker], None], gone: Callable[[str], None]) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, str(theirs.fileno()), pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL
+            )
+        except OSError as error:
+            ours.close()
+            gone(f"the worker process could not be started: {error}")
+            return
+        finally:
+            theirs.close()
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._write(load)
+        why = await self._read(reader, deliver)
+        # Whoever closed its end of the pair without ending cannot be spoken to any more.
+        self.kill()
+        code = await self._process.wait()
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+        gone(why or _ending(code))
+
+    async def _read(self, reader: asyncio.StreamReader, deliver: Callable[[FromWorker], None]) -> str | None:
+        """Deliver frames until the child closes its end. A reason when what it wrote cannot be understood."""
+        while True:
+            try:
+                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                deliver(self._decoder.decode(await reader.readexactly(length)))
+            except (asyncio.IncompleteReadError, OSError):
+                return None
+            except msgspec.DecodeError as error:
+                return f"the worker process wrote something that is not a message: {error}"
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"the worker process was killed by signal {-code}"
+    return f"the worker process ended with exit code {code}"

@@ -1,0 +1,160 @@
+"""The memory budget: weights, KV blocks, working memory.
+
+Knows what is free on a device, how to measure what a step takes beside weights and KV, and the arithmetic that turns
+these into a number of blocks. Knows nothing of models or of what is in a block.
+"""
+
+import contextlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kernels import ModelError
+
+GIB = 2**30
+CPU_KV_DEFAULT = 4 * GIB
+"""On a CPU the memory is shared with everything else the machine does: enough for some 180,000 tokens of a small
+model, and a laptop stays usable."""
+CPU_KV_SHARE = 0.5
+GPU_SHARE = 0.92
+"""Of a GPU's free memory. The rest is for fragmentation and for what the driver takes later."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How the device's memory is divided, in bytes. `kv_bytes` is `blocks` whole blocks."""
+
+    weights_bytes: int
+    kv_bytes: int
+    working_bytes: int
+    blocks: int
+
+
+def plan(
+    *,
+    weights_bytes: int,
+    working_bytes: int,
+    available_bytes: int,
+    block_bytes: int,
+    block_size: int,
+    max_context: int,
+    max_rows: int,
+    kv_memory: int | None,
+    on_gpu: bool,
+) -> Budget:
+    """How many blocks there will be.
+
+    `available_bytes` is free with the weights already loaded and no step running. `kv_memory` is what was asked for,
+    None for a choice of ours. Never more than `max_rows` requests of `max_context` tokens could use.
+
+    Raises ModelError, with the arithmetic, when not one request of `max_context` tokens fits, or when what was asked
+    for is not there.
+    """
+    blocks_each = -(-max_context // block_size)
+    room = available_bytes - working_bytes
+    if kv_memory is None:
+        share = int(available_bytes * GPU_SHARE) - working_bytes if on_gpu else int(room * CPU_KV_SHARE)
+        kv_bytes = share if on_gpu else min(CPU_KV_DEFAULT, share)
+    else:
+        kv_bytes = kv_memory
+        if kv_bytes > room:
+            raise ModelError(
+                f"{_gib(kv_bytes)} was asked for KV blocks, but beside the weights ({_gib(weights_bytes)}) "
+                f"{_gib(available_bytes)} is free, and a step needs {_gib(working_bytes)} of it to work in: "
+                f"ask for at most {_gib(max(0, room))}."
+            )
+    blocks = min(kv_bytes // block_bytes, blocks_each * max_rows)
+    if blocks < blocks_each:
+        raise ModelError(
+            f"Not one full-context request fits: {max_context} tokens need {blocks_each} blocks of {block_size}, "
+            f"{_gib(blocks_each * block_bytes)} of KV, and {_gib(max(0, kv_bytes))} is there for it "
+            f"({_gib(available_bytes)} free beside the weights' {_gib(weights_bytes)}, "
+            f"{_gib(working_bytes)} of it to work in); allow a shorter context, or give the KV blocks more memory."
+        )
+    return Budget(weights_bytes, blocks * block_bytes, working_bytes, blocks)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Bytes this process could still take on `device`: on the CPU what the system and our control group leave."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(device)[0]
+    return min(_system_available(), _control_group_available())
+
+
+class PeakMeter:
+    """Measures the most memory taken at one time inside a `with` block, beyond what was taken at its start.
+
+    On Linux the process's high-water mark is reset by writing to `/proc/self/clear_refs` (proc(5)); elsewhere the
+    mark only ever rises, so an earlier, higher peak hides this one and `bytes` is too small, never too large.
+    """
+
+    bytes: int = 0
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._start = 0
+
+    def __enter__(self) -> "PeakMeter":
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._start = torch.cuda.memory_allocated(self._device)
+        else:
+            with contextlib.suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
+            self._start = _status_bytes("VmRSS")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            peak = torch.cuda.max_memory_allocated(self._device)
+        else:
+            peak = _status_bytes("VmHWM")
+        self.bytes = max(0, peak - self._start)
+
+
+def _status_bytes(field: str) -> int:
+    """A field of /proc/self/status in bytes; without such a file, the resident peak getrusage knows."""
+    try:
+        found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        if found:
+            return int(found[1]) * 1024
+    except OSError:
+        pass
+    import resource
+    import sys
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _system_available() -> int:
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        if found:
+            return int(found[1]) * 1024
+    except OSError:
+        pass
+    import os
+
+    # No way to ask what is free: half of what is fitted is what other programs usually leave.
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _control_group_available() -> int:
+    """What a container's limit leaves; a very large number where there is no limit. Versions 2 and 1."""
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # no such version here, or "max": no limit
+            return max(0, int(Path(limit).read_text()) - int(Path(used).read_text()))
+    return 2**62
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB // 10 else f"{size / 2**20:.1f} MiB"

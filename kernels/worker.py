@@ -1,0 +1,123 @@
+"""`python -m kernels.worker FD`: the process that holds the device, the weights and the KV tensors.
+
+A plain loop on an inherited socket: LoadModel in; ModelFound and then ModelReady or ModelRefused out; then one
+StepDone for each Step, until the other end closes. A frame is its length (4 bytes, little-endian) and that many bytes
+of MessagePack, one message of `ToWorker` or `FromWorker`. Knows no request and keeps nothing between steps but the
+cache; whatever goes wrong in a step ends the process, and the parent starts another.
+"""
+
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from kernels import ModelError
+from kernels.default_model import die_with_parent
+from protocol.messages import (
+    FromWorker,
+    LoadModel,
+    ModelFound,
+    ModelRefused,
+    Step,
+    StepDone,
+    ToWorker,
+)
+
+LENGTH = struct.Struct("<I")
+REFUSED_STATUS = 3
+"""Exit status after ModelRefused, so that a log tells it from a crash."""
+
+
+class Pipe:
+    """The worker's end of the socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._decoder = msgspec.msgpack.Decoder(ToWorker)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def receive(self) -> LoadModel | Step | None:
+        """The next message; None when the other end has closed."""
+        head = self._exactly(LENGTH.size)
+        body = head and self._exactly(LENGTH.unpack(head)[0])
+        return self._decoder.decode(body) if body else None
+
+    def send(self, message: FromWorker) -> None:
+        body = self._encoder.encode(message)
+        self._sock.sendall(LENGTH.pack(len(body)) + body)
+
+    def _exactly(self, size: int) -> bytearray | None:
+        found = bytearray(size)
+        view = memoryview(found)
+        while view:
+            try:
+                count = self._sock.recv_into(view)
+            except ConnectionError:
+                return None
+            if count == 0:
+                return None
+            view = view[count:]
+        return found
+
+
+def serve(pipe: Pipe) -> int:
+    """The whole life of a worker. Returns its exit status."""
+    load = pipe.receive()
+    if load is None:
+        return 0
+    if not isinstance(load, LoadModel):
+        raise TypeError(f"the first message is a LoadModel, not a {type(load).__name__}")
+    try:
+        run = _ready(pipe, load)
+    except ModelError as error:
+        pipe.send(ModelRefused(str(error)))
+        return REFUSED_STATUS
+    while (message := pipe.receive()) is not None:
+        if not isinstance(message, Step):
+            raise TypeError(f"a worker that has loaded takes Steps, not a {type(message).__name__}")
+        pipe.send(run(message))
+    return 0
+
+
+def _ready(pipe: Pipe, load: LoadModel) -> Callable[[Step], StepDone]:
+    """Find, load and measure the model, telling the parent each time. Returns what runs a step."""
+    from kernels import checkpoint
+
+    files = checkpoint.resolve(load.model)
+    pipe.send(ModelFound(files.name, str(files.folder)))
+
+    # Only now: importing torch and transformers takes seconds, in which the parent can load the tokeniser.
+    from kernels import serving
+
+    loaded = serving.load(files, load)
+    pipe.send(loaded.ready)
+    return loaded.run
+
+
+def main() -> None:
+    die_with_parent()
+    # A Ctrl-C at the terminal reaches every process of the group; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A polite end still unwinds, so that a half-made model is taken out of the cache.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    # Whatever a library prints belongs to the log, not to the parent's standard output.
+    os.dup2(2, 1)
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.setblocking(True)
+    try:
+        status = serve(Pipe(sock))
+    except BrokenPipeError:  # the parent has gone while we were answering it
+        status = 0
+    sys.stderr.flush()
+    # Tearing torch down takes a good part of a second and frees nothing the system does not free at once.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

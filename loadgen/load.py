@@ -1,0 +1,370 @@
+"""`rota load`: opens N sockets to a server, sends prompts on all of them at once, and says who waited and how long.
+
+Knows the command line, the order of a run (model, warm-up, sockets, load) and its exit codes. What happens on a
+socket is in `client`, what the figures mean in `figures`. A run always ends by itself, within `--timeout-s` and the
+seconds it takes to close.
+"""
+
+import argparse
+import asyncio
+import ipaddress
+import math
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from rich.console import Console
+
+from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Socket, Unreachable, first_model, open_sockets, request_body
+from loadgen.figures import Exchange, Load, Report, StoppedBy, report
+from loadgen.progress import Board, Display, display
+from loadgen.prompts import prompt
+from loadgen.tables import print_report
+
+DEFAULT_URL = "ws://127.0.0.1:8000/v1/responses"
+DEFAULT_PORT = 8000
+PATH = "/v1/responses"
+TICK_S = 0.1
+"""How often the progress is drawn and the event loop's lag sampled."""
+SPARE_FILES = 64
+
+ALL_FINISHED, SOME_DID_NOT, NO_RUN = 0, 1, 2
+"""Exit codes: every request finished; some failed, were refused, dropped or cut off; usage or connection error."""
+
+
+class Misuse(Exception):
+    """The command line asks for something that cannot be done. The message is one sentence."""
+
+
+@dataclass(slots=True)
+class Run:
+    """How a run stands, and in the end how it went."""
+
+    exchanges: list[Exchange]
+    """Every planned request, socket by socket, before any is sent: so one that never was is counted too."""
+    board: Board
+    opened: int = 0
+    not_opened: list[NotOpened] = field(default_factory=list)
+    stopped_by: StoppedBy = "finished"
+    lag_worst_s: float = 0.0
+
+
+# -- the command line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `rota load`."""
+    add = parser.add_argument
+    add(
+        "url",
+        nargs="?",
+        default=DEFAULT_URL,
+        metavar="URL",
+        help="the server, as ws:// or http:// URL or host:port (default: %(default)s)",
+    )
+    add(
+        "--sockets",
+        type=_whole(1),
+        default=16,
+        metavar="N",
+        help="sockets, all opened before the first request (default: %(default)s)",
+    )
+    add(
+        "--requests",
+        type=_whole(1),
+        default=1,
+        metavar="M",
+        help="requests on each socket, one after another (default: %(default)s)",
+    )
+    add(
+        "--max-output-tokens", type=_whole(1), default=64, metavar="N", help="the longest answer (default: %(default)s)"
+    )
+    add(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="answers run to --max-output-tokens, so that all are equally long (default: yes)",
+    )
+    add("--temperature", type=_number(0.0, 2.0), default=0.0, metavar="T", help="0 to 2 (default: 0, greedy)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--prompt-tokens",
+        type=_whole(1),
+        default=140,
+        metavar="N",
+        help="about how long each prompt is; no two begin alike (default: %(default)s)",
+    )
+    which.add_argument(
+        "--prompt", metavar="TEXT", help="send this text every time instead; a server that caches prefixes will find it"
+    )
+    add(
+        "--seed",
+        type=_whole(0),
+        metavar="N",
+        help="which prompts: the same number repeats a run's (default: new ones, as a server may have kept the last)",
+    )
+    add(
+        "--warmup",
+        type=_whole(0),
+        default=1,
+        metavar="K",
+        help="requests sent before, one by one, and not counted (default: %(default)s)",
+    )
+    add(
+        "--timeout-s",
+        type=_number(0.001, math.inf),
+        default=300.0,
+        metavar="S",
+        help="stop after this many seconds, whatever is still running (default: %(default)g)",
+    )
+    add("--model", metavar="NAME", help="the model to ask for (default: the first the server lists)")
+    add("--key", metavar="KEY", help="the API key, if the server wants one")
+    add("--anywhere", action="store_true", help="allow a server on another machine")
+    add("--json", type=Path, metavar="FILE", help="write the same figures, and those of each request, to FILE")
+    add("--quiet", action="store_true", help="no progress on stderr, only the table at the end")
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        return value
+
+    return parse
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        if not (least <= value <= most and math.isfinite(value)):
+            raise argparse.ArgumentTypeError(f"{text} is not between {least:g} and {most:g}")
+        return value
+
+    return parse
+
+
+def socket_url(text: str) -> str:
+    """The WebSocket URL meant by a ws, wss, http or https URL, or by `host[:port]` (port 8000 unless given).
+
+    A URL without a path, or with `/v1`, gets `/v1/responses`. Raises `Misuse`.
+    """
+    bare = "://" not in text
+    try:
+        parts = urlsplit(f"ws://{text}" if bare else text)
+        host, port = parts.hostname, parts.port
+    except ValueError as wrong:
+        raise Misuse(f"{text!r} is not a URL: {wrong}.") from wrong
+    schemes = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
+    if parts.scheme not in schemes:
+        raise Misuse(f"{text!r} is not a ws://, wss://, http:// or https:// URL.")
+    if not host or any(letter.isspace() for letter in text):
+        raise Misuse(f"{text!r} names no host.")
+    if parts.username is not None or parts.fragment:
+        raise Misuse("The URL may hold no user name and no fragment; a key is given with --key.")
+    if bare and port is None:
+        port = DEFAULT_PORT
+    where = f"[{host}]" if ":" in host else host
+    path = PATH if parts.path.rstrip("/") in ("", "/v1") else parts.path
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{schemes[parts.scheme]}://{where}{'' if port is None else f':{port}'}{path}{query}"
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the URL's host is this machine by its own name: `localhost`, 127.0.0.0/8 or ::1. Looks nothing up."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+# -- a run
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what `add_arguments` parsed, print the figures, return the exit code. Errors are one sentence on stderr."""
+    try:
+        figures = _figures_of(args)
+        print_report(figures, Console())
+        if args.json is not None:
+            _write_json(figures, args.json)
+    except (Misuse, Unreachable) as wrong:
+        print(wrong, file=sys.stderr)
+        return NO_RUN
+    except KeyboardInterrupt:  # before the run, or a second time: the first in a run ends it with figures
+        print("Stopped by hand, without figures.", file=sys.stderr)
+        return NO_RUN
+    return ALL_FINISHED if figures.all_finished else SOME_DID_NOT
+
+
+def _figures_of(args: argparse.Namespace) -> Report:
+    url = socket_url(args.url)
+    if not (args.anywhere or is_loopback(url)):
+        host = urlsplit(url).hostname
+        raise Misuse(
+            f"{host} is not this machine, and a load can harm a server that others use: add --anywhere if you may."
+        )
+    if args.json is not None and not args.json.absolute().parent.is_dir():
+        raise Misuse(f"{args.json} cannot be written: there is no folder {args.json.absolute().parent}.")
+    _allow_files(args.sockets + SPARE_FILES)
+    load = Load(
+        url=url,
+        model=args.model or first_model(url, args.key, min(CONNECT_TIMEOUT_S, args.timeout_s)),
+        sockets=args.sockets,
+        requests_per_socket=args.requests,
+        max_output_tokens=args.max_output_tokens,
+        ignore_eos=args.ignore_eos,
+        temperature=args.temperature,
+        prompt_tokens=None if args.prompt is not None else args.prompt_tokens,
+        warmup=args.warmup,
+        seed=random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed,
+        timeout_s=args.timeout_s,
+    )
+    exchanges = [
+        Exchange(socket, number) for socket in range(load.sockets) for number in range(load.requests_per_socket)
+    ]
+    bodies = [_body(load, index, args.prompt) for index in range(len(exchanges) + load.warmup)]
+    outcome = Run(exchanges, Board(len(exchanges), load.max_output_tokens))
+    shown = display(Console(stderr=True), args.quiet)
+    with shown, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(drive(load, args.key, bodies, outcome, shown))
+    return report(
+        load,
+        exchanges,
+        stopped_by=outcome.stopped_by,
+        opened=outcome.opened,
+        not_opened=[declined.code for declined in outcome.not_opened],
+        client_lag_worst_s=outcome.lag_worst_s,
+    )
+
+
+def _body(load: Load, index: int, text: str | None) -> bytes:
+    assert text is not None or load.prompt_tokens is not None
+    return request_body(
+        load.model,
+        prompt(load.seed, index, load.prompt_tokens) if load.prompt_tokens is not None else text or "",
+        max_output_tokens=load.max_output_tokens,
+        temperature=load.temperature,
+        ignore_eos=load.ignore_eos,
+    )
+
+
+async def drive(load: Load, key: str | None, bodies: list[bytes], outcome: Run, shown: Display) -> None:
+    """Warm up, open every socket, start them all at once, and fill `outcome` in.
+
+    `bodies` holds a request for each of `outcome.exchanges`, in their order, and then the warm-up's. Raises
+    `Unreachable` when no socket opens. A cancel (Ctrl-C under `asyncio.Runner`) ends the run early and is not passed
+    on: `stopped_by` tells of it.
+    """
+    sockets: list[Socket] = []
+    watcher = asyncio.create_task(_watch(outcome, shown))
+    try:
+        async with asyncio.timeout(load.timeout_s):
+            outcome.board.phase = "warming up"
+            await _warm_up(load.url, key, bodies[len(outcome.exchanges) :])
+            outcome.board.phase = "opening sockets"
+            for opened in await open_sockets(load.url, key, load.sockets):
+                if isinstance(opened, Socket):
+                    sockets.append(opened)
+                else:
+                    outcome.not_opened.append(opened)
+            if not sockets:
+                raise Unreachable(str(outcome.not_opened[0]))
+            outcome.board.phase = "running"
+            outcome.opened = outcome.board.open_sockets = len(sockets)
+            outcome.lag_worst_s = 0.0  # what came before is no part of the measurement
+            each = load.requests_per_socket
+            async with asyncio.TaskGroup() as group:
+                # No task runs before this loop is through: all of them start in the same turn of the event loop.
+                for socket in sockets:
+                    mine = slice(socket.number * each, (socket.number + 1) * each)
+                    group.create_task(_use(socket, outcome.exchanges[mine], bodies[mine], outcome.board))
+    except TimeoutError:
+        outcome.stopped_by = "timeout"
+    except asyncio.CancelledError:
+        outcome.stopped_by = "interrupt"
+        this = asyncio.current_task()
+        assert this is not None
+        this.uncancel()
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, *(socket.close() for socket in sockets), return_exceptions=True)
+
+
+async def _warm_up(url: str, key: str | None, bodies: list[bytes]) -> None:
+    """One request after another on a socket of their own. What goes wrong here goes wrong again where it is counted."""
+    if not bodies:
+        return
+    try:
+        socket = await Socket.open(url, key)
+    except NotOpened:
+        return
+    try:
+        for number, body in enumerate(bodies):
+            if not await socket.ask(body, Exchange(0, number)):
+                return
+    finally:
+        await socket.close()
+
+
+async def _use(socket: Socket, exchanges: list[Exchange], bodies: list[bytes], board: Board) -> None:
+    """Send a socket's requests one after another, for as long as it lives."""
+    usable = True
+    for exchange, body in zip(exchanges, bodies, strict=True):
+        if usable:
+            usable = await socket.ask(body, exchange, board.text)
+        board.end(len(exchange.texts_s))
+    if not usable:
+        board.open_sockets -= 1
+
+
+async def _watch(outcome: Run, shown: Display) -> None:
+    """Draw the progress and note how late the event loop is, the drawing included, until cancelled."""
+    while True:
+        began_s = time.perf_counter()
+        shown.show(outcome.board, began_s)
+        await asyncio.sleep(TICK_S)
+        outcome.lag_worst_s = max(outcome.lag_worst_s, time.perf_counter() - began_s - TICK_S)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed: the client should be the last to be late."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _allow_files(needed: int) -> None:
+    """Raise this process's own limit on open files to `needed`, if it must and may. Raises `Misuse`."""
+    try:
+        import resource
+    except ImportError:  # no such limit on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise Misuse(f"This machine allows a process {hard:,} open files, and {needed:,} are needed: lower --sockets.")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _write_json(figures: Report, file: Path) -> None:
+    try:
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+    except OSError as failed:
+        raise Misuse(f"{file} cannot be written: {failed.strerror}.") from failed

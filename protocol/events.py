@@ -1,0 +1,321 @@
+"""The wire, to the client: the events of one response in their order, and the few that belong to none.
+
+Knows which event follows which, what each end is called, and the text delivered so far. Does no I/O and has no clock:
+what happened is told to it, and it returns frames (JSON in UTF-8) to be sent in that order.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, structs
+
+from protocol.errors import WireError, internal_error, worker_failed
+from protocol.event_shapes import (
+    ECHOED,
+    Alternative,
+    AlternativeBytes,
+    ErrorBody,
+    ErrorEvent,
+    Failure,
+    Figures,
+    Gaps,
+    HttpError,
+    Incomplete,
+    InputDetails,
+    Item,
+    ItemEvent,
+    Logprob,
+    LogprobBytes,
+    OutputDetails,
+    Part,
+    PartEvent,
+    Place,
+    Response,
+    ResponseEvent,
+    Steer,
+    SteerError,
+    SteerFailed,
+    TextDelta,
+    TextDone,
+    Usage,
+)
+from protocol.messages import FinishReason, TokenLogprob
+from protocol.responses import ResponseCreate, ResponseSteer
+
+_encode = msgspec.json.Encoder().encode
+
+_LEAST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON does not have; the number that clients of other servers know."""
+
+_ENDS: dict[FinishReason, tuple[str, str]] = {
+    "stop": ("response.completed", "completed"),
+    "stop_text": ("response.completed", "completed"),
+    "prefilled": ("response.completed", "completed"),
+    "length": ("response.incomplete", "incomplete"),
+    "cancelled": ("response.incomplete", "cancelled"),
+    "deadline": ("response.incomplete", "incomplete"),
+    "failed": ("response.failed", "failed"),
+}
+"""The terminal event and the status of the response, by how it ended."""
+
+
+class Terminal(Struct, frozen=True):
+    """How a response ended, and its figures. What is None never happened (no token, no second token)."""
+
+    reason: FinishReason
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    queue_ms: float = 0.0
+    prefill_ms: float | None = None
+    ttft_ms: float | None = None
+    itl_ms: Gaps | None = None
+    preemptions: int = 0
+    paused_ms: float = 0.0
+    completed_at: float | None = None
+    """Unix time, told to the client when the answer is complete."""
+    error: WireError | None = None
+    """Why it `failed`."""
+
+
+def error_event(error: WireError, stream_id: str | None) -> bytes:
+    """The `error` event: a request was refused, and there is no response. `stream_id` is the lane it was made on."""
+    return _encode(ErrorEvent(error.status, _or_unset(stream_id), _error_body(error)))
+
+
+def http_error_body(error: WireError) -> bytes:
+    """The body of a refusal before the upgrade, in the shape of OpenAI's HTTP errors. Its status is `error.status`."""
+    return _encode(HttpError(_error_body(error)))
+
+
+def retry_headers(error: WireError) -> dict[str, str]:
+    """The HTTP headers that say when to try again, as OpenAI's clients read them; empty when it does not say."""
+    return {} if error.retry_after_ms is None else {"retry-after-ms": str(math.ceil(error.retry_after_ms))}
+
+
+def steer_failed(steer: ResponseSteer) -> bytes:
+    """The answer to every `response.steer`. It belongs to no response here, so its sequence is its own."""
+    return _encode(SteerFailed(0, SteerError(), Steer(steer.previous_response_id, steer.input)))
+
+
+# --- one response ----------------------------------------------------------------------------------------------------
+
+
+class ResponseEvents:
+    """The frames of one response, in order, from `created` to `finish`.
+
+    Each method says what happened and returns the frames to send, possibly none: an event that no longer makes sense
+    (a new place in the queue of a response that already runs) is not sent, one that is still owed (`in_progress`
+    before the first text) is put in front. `created` comes first and `finish` last; anything else is a mistake of
+    the caller's.
+    """
+
+    def __init__(
+        self,
+        *,
+        response_id: str,
+        item_id: str,
+        created_at: float,
+        model: str,
+        create: ResponseCreate,
+        service_tier: str | None = None,
+    ) -> None:
+        """`created_at` is Unix time. `service_tier` is the tier used, shown instead of the one asked for."""
+        self._item_id = item_id
+        self._stream_id = _or_unset(create.stream_id)
+        self._wants_logprobs = create.wants_logprobs
+        echoed = {name: value for name in ECHOED if (value := getattr(create, name)) is not None}
+        if service_tier is not None:
+            echoed["service_tier"] = service_tier
+        self._response = Response(response_id, created_at, model, "in_progress", **echoed)
+        self._sequence_number = 0
+        self._running = False
+        self._item_open = False
+        self._finished = False
+        self._deltas: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._delivered_chars = 0
+
+    @property
+    def delivered_chars(self) -> int:
+        """Characters of text sent so far."""
+        return self._delivered_chars
+
+    @property
+    def delivered_text(self) -> str:
+        """The text sent so far: what a conversation that was cut short continues from."""
+        return "".join(self._deltas)
+
+    @property
+    def finished(self) -> bool:
+        """The terminal event has been made."""
+        return self._finished
+
+    def created(self, queued: bool) -> list[bytes]:
+        """It exists, and waits (`queued`) or goes straight to the scheduler."""
+        assert self._sequence_number == 0, "a response is created once"
+        return [self._response_event("response.created", status="queued" if queued else "in_progress")]
+
+    def queued(self, position: int, estimated_wait_ms: float) -> list[bytes]:
+        """It waits, at this place."""
+        assert self._sequence_number > 0, "created comes first"
+        if self._running or self._finished:
+            return []
+        place = Place(position, estimated_wait_ms)
+        return [self._response_event("response.queued", status="queued", rota=place)]
+
+    def in_progress(self) -> list[bytes]:
+        """It runs."""
+        assert self._sequence_number > 0, "created comes first"
+        if self._running or self._finished:
+            return []
+        self._running = True
+        return [self._response_event("response.in_progress", status="in_progress")]
+
+    def text(self, delta: str, logprobs: Sequence[TokenLogprob] = ()) -> list[bytes]:
+        """More text. An empty delta without log-probabilities is nothing to tell."""
+        assert not self._finished, "nothing follows the end of an answer"
+        if not self._wants_logprobs:
+            logprobs = ()
+        if not delta and not logprobs:
+            return []
+        frames = [] if self._item_open else self._open_item()
+        self._deltas.append(delta)
+        self._delivered_chars += len(delta)
+        shown = [_logprob(each) for each in logprobs]
+        self._logprobs.extend(logprobs)
+        frames.append(_encode(TextDelta(self._next(), self._stream_id, self._item_id, delta, shown)))
+        return frames
+
+    def finish(self, terminal: Terminal) -> list[bytes]:
+        """It ended: what is still owed, the `*.done` events if there is an item, and the terminal event."""
+        assert self._sequence_number > 0, "created comes first"
+        assert not self._finished, "a response ends once"
+        frames: list[bytes] = []
+        if terminal.reason == "prefilled":
+            frames += self.in_progress()
+        elif terminal.reason in ("stop", "stop_text", "length") and not self._item_open:
+            # The answer is there, and empty: clients look for its item.
+            frames += self._open_item()
+        output: tuple[Item, ...] = ()
+        if self._item_open:
+            status = "completed" if terminal.reason in ("stop", "stop_text") else "incomplete"
+            item = Item(self._item_id, status, (self._whole_part(),))
+            output = (item,)
+            frames += self._close_item(item)
+        frames.append(self._terminal_event(terminal, output))
+        self._finished = True
+        return frames
+
+    def _open_item(self) -> list[bytes]:
+        frames = self.in_progress()
+        self._item_open = True
+        item = Item(self._item_id, "in_progress", ())
+        frames.append(_encode(ItemEvent("response.output_item.added", self._next(), self._stream_id, item)))
+        frames.append(self._part_event("response.content_part.added", Part("")))
+        return frames
+
+    def _close_item(self, item: Item) -> list[bytes]:
+        (part,) = item.content
+        logprobs = [_logprob(each) for each in self._logprobs]
+        return [
+            _encode(TextDone(self._next(), self._stream_id, self._item_id, part.text, logprobs)),
+            self._part_event("response.content_part.done", part),
+            _encode(ItemEvent("response.output_item.done", self._next(), self._stream_id, item)),
+        ]
+
+    def _terminal_event(self, terminal: Terminal, output: tuple[Item, ...]) -> bytes:
+        kind, status = _ENDS[terminal.reason]
+        error = self._why(terminal)
+        details: Incomplete | UnsetType = UNSET
+        if status == "incomplete":
+            details = Incomplete("max_output_tokens" if terminal.reason == "length" else None)
+        return self._response_event(
+            kind,
+            status=status,
+            output=output,
+            completed_at=_or_unset(terminal.completed_at) if status == "completed" else UNSET,
+            error=UNSET if error is None else Failure(error.message, retry_after_ms=_retry_after(error)),
+            incomplete_details=details,
+            usage=Usage(
+                terminal.input_tokens,
+                InputDetails(terminal.cached_tokens),
+                terminal.output_tokens,
+                OutputDetails(),
+                terminal.input_tokens + terminal.output_tokens,
+            ),
+            rota=Figures(
+                finish_reason=terminal.reason,
+                queue_ms=terminal.queue_ms,
+                preemptions=terminal.preemptions,
+                paused_ms=terminal.paused_ms,
+                delivered_chars=self._delivered_chars,
+                prefill_ms=_or_unset(terminal.prefill_ms),
+                ttft_ms=_or_unset(terminal.ttft_ms),
+                itl_ms=_or_unset(terminal.itl_ms),
+                error_code=UNSET if error is None else error.code,
+            ),
+        )
+
+    def _why(self, terminal: Terminal) -> WireError | None:
+        if terminal.reason != "failed":
+            return None
+        if terminal.error is None:
+            return internal_error()
+        # Whoever noticed the loss cannot know how much had been delivered.
+        return worker_failed(self._delivered_chars) if terminal.error.code == "worker_failed" else terminal.error
+
+    def _response_event(self, kind: str, **changes: object) -> bytes:
+        response = structs.replace(self._response, **changes)
+        return _encode(ResponseEvent(kind, self._next(), self._stream_id, response))
+
+    def _part_event(self, kind: str, part: Part) -> bytes:
+        return _encode(PartEvent(kind, self._next(), self._stream_id, self._item_id, part))
+
+    def _whole_part(self) -> Part:
+        logprobs = [_logprob_bytes(each) for each in self._logprobs] if self._wants_logprobs else UNSET
+        return Part(self.delivered_text, logprobs=logprobs)
+
+    def _next(self) -> int:
+        self._sequence_number += 1
+        return self._sequence_number - 1
+
+
+# --- small conversions -----------------------------------------------------------------------------------------------
+
+_Value = TypeVar("_Value")
+
+
+def _or_unset(value: _Value | None) -> _Value | UnsetType:
+    return UNSET if value is None else value
+
+
+def _error_body(error: WireError) -> ErrorBody:
+    return ErrorBody(
+        error.type,
+        error.code,
+        error.message,
+        error.param,
+        retry_headers(error) or UNSET,
+        _retry_after(error),
+    )
+
+
+def _retry_after(error: WireError) -> int | UnsetType:
+    return UNSET if error.retry_after_ms is None else math.ceil(error.retry_after_ms)
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _LEAST_LOGPROB
+
+
+def _logprob(given: TokenLogprob) -> Logprob:
+    top = [Alternative(token, _finite(logprob)) for token, logprob in given.top]
+    return Logprob(given.token, _finite(given.logprob), top)
+
+
+def _logprob_bytes(given: TokenLogprob) -> LogprobBytes:
+    top = [AlternativeBytes(token, list(token.encode()), _finite(logprob)) for token, logprob in given.top]
+    return LogprobBytes(given.token, list(given.token.encode()), _finite(given.logprob), top)

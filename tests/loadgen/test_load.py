@@ -1,0 +1,463 @@
+import argparse
+import asyncio
+import json
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.sync.server import ServerConnection
+
+from loadgen.client import request_body
+from loadgen.figures import Exchange, Load, Report
+from loadgen.load import DEFAULT_URL, Misuse, Run, add_arguments, drive, is_loopback, run, socket_url
+from loadgen.progress import Board
+from tests.loadgen.scripted_server import (
+    Body,
+    ScriptedServer,
+    answer,
+    begin,
+    end,
+    refusal,
+    say,
+    scripted_server,
+    wait_for_the_client,
+)
+
+
+def parsed(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(flags)
+
+
+def rota_load(server: ScriptedServer, *flags: str, sockets: int = 1, warmup: int = 0) -> int:
+    return run(parsed(server.url, "--sockets", str(sockets), "--warmup", str(warmup), "--quiet", *flags))
+
+
+@pytest.fixture
+def figures_file(tmp_path: Path) -> Path:
+    return tmp_path / "figures.json"
+
+
+def figures(file: Path) -> Report:
+    """The file, read as strictly as its shape is documented: unknown fields are errors."""
+    report = msgspec.json.decode(file.read_bytes(), type=Report)
+    assert msgspec.to_builtins(report) == json.loads(file.read_bytes())
+    return report
+
+
+# -- the URL
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("127.0.0.1:8000", DEFAULT_URL),
+        ("127.0.0.1", DEFAULT_URL),
+        ("http://127.0.0.1:8000", DEFAULT_URL),
+        ("HTTP://127.0.0.1:8000/", DEFAULT_URL),
+        ("ws://127.0.0.1:8000/v1", DEFAULT_URL),
+        ("ws://127.0.0.1:8000/v1/", DEFAULT_URL),
+        (DEFAULT_URL, DEFAULT_URL),
+        ("http://localhost", "ws://localhost/v1/responses"),
+        ("https://localhost:8443", "wss://localhost:8443/v1/responses"),
+        ("wss://localhost/other?x=1", "wss://localhost/other?x=1"),
+        ("[::1]:9000", "ws://[::1]:9000/v1/responses"),
+    ],
+)
+def test_every_way_to_write_the_server_means_the_same_socket(text: str, url: str) -> None:
+    assert socket_url(text) == url
+    assert socket_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "ftp://localhost", "ws://", "localhost:port", "localhost:99999", "a b", "ws://me:pw@localhost", "[::1", "x#y"],
+)
+def test_what_is_no_url_is_told_in_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parsed(text)) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@given(st.text())
+def test_any_text_is_a_url_or_misuse(text: str) -> None:
+    try:
+        url = socket_url(text)
+    except Misuse:
+        return
+    assert url.startswith(("ws://", "wss://"))
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.9.9.9", "[::1]"])
+def test_this_machine_is_loopback(host: str) -> None:
+    assert is_loopback(f"ws://{host}:8000/v1/responses")
+
+
+@pytest.mark.parametrize("host", ["example.org", "10.0.0.1", "0.0.0.0", "localhost.example.org", "[2001:db8::1]"])
+def test_another_machine_is_not_loopback(host: str) -> None:
+    assert not is_loopback(f"ws://{host}:8000/v1/responses")
+
+
+def test_another_machine_is_loaded_only_on_purpose(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.load.first_model", lambda *a: pytest.fail("it was contacted"))
+    assert run(parsed("example.org:8000")) == 2
+    assert "example.org is not this machine" in capsys.readouterr().err
+
+    def stop_here(url: str, key: str | None, timeout_s: float) -> str:
+        raise Misuse(f"would ask {url}")
+
+    monkeypatch.setattr("loadgen.load.first_model", stop_here)
+    assert run(parsed("example.org:8000", "--anywhere")) == 2
+    assert capsys.readouterr().err == "would ask ws://example.org:8000/v1/responses\n"
+
+
+# -- what is sent
+
+
+def test_the_defaults_are_those_of_the_help() -> None:
+    args = parsed()
+    assert (args.url, args.sockets, args.requests, args.max_output_tokens) == (DEFAULT_URL, 16, 1, 64)
+    assert (args.ignore_eos, args.temperature, args.prompt_tokens, args.prompt) == (True, 0.0, 140, None)
+    assert (args.warmup, args.timeout_s, args.key, args.model, args.json, args.quiet) == (
+        1,
+        300.0,
+        None,
+        None,
+        None,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--sockets", "0"),
+        ("--sockets", "many"),
+        ("--requests", "0"),
+        ("--max-output-tokens", "0"),
+        ("--temperature", "2.1"),
+        ("--temperature", "nan"),
+        ("--prompt-tokens", "0"),
+        ("--warmup", "-1"),
+        ("--timeout-s", "0"),
+        ("--timeout-s", "inf"),
+        ("--timeout-s", "soon"),
+        ("--prompt", "x", "--prompt-tokens", "9"),
+    ],
+)
+def test_a_value_out_of_bounds_is_a_usage_error(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parsed(*flags)
+    assert stopped.value.code == 2
+    assert flags[0] in capsys.readouterr().err
+
+
+def test_each_socket_sends_its_requests_and_no_two_prompts_are_alike() -> None:
+    with scripted_server(answer) as server:
+        assert rota_load(server, "--requests", "3", sockets=4, warmup=2) == 0
+    assert len(server.upgrades) == 5, "the warm-up has a socket of its own"
+    assert len(server.requests) == 14
+    assert len({request["input"] for request in server.requests}) == 14
+    for request in server.requests:
+        assert request["model"] == "m"
+        assert (request["max_output_tokens"], request["temperature"], request["ignore_eos"]) == (64, 0.0, True)
+
+
+def test_flags_reach_the_wire() -> None:
+    flags = ("--max-output-tokens", "7", "--no-ignore-eos", "--temperature", "0.5", "--model", "n", "--prompt", "Hi.")
+    with scripted_server(answer) as server:
+        server.models = (500, "")
+        assert rota_load(server, *flags, "--key", "secret") == 0
+    assert server.requests == [
+        {"type": "response.create", "model": "n", "input": "Hi.", "max_output_tokens": 7, "temperature": 0.5}
+    ]
+    assert server.upgrades[0]["Authorization"] == "Bearer secret"
+
+
+def test_prompts_are_as_long_as_asked() -> None:
+    with scripted_server(answer) as server:
+        assert rota_load(server, "--prompt-tokens", "1000") == 0
+    assert 700 < len(server.requests[0]["input"].split()) < 800
+
+
+def test_a_seed_repeats_a_runs_prompts_and_no_seed_does_not() -> None:
+    with scripted_server(answer) as server:
+        for flags in (("--seed", "7"), ("--seed", "7"), (), ()):
+            assert rota_load(server, *flags) == 0
+    first, second, third, fourth = (request["input"] for request in server.requests)
+    assert first == second
+    assert len({second, third, fourth}) == 3
+
+
+def test_all_sockets_are_open_before_the_first_request_is_sent() -> None:
+    upgrades_at_first_request: list[int] = []
+    everyone_is_here = threading.Barrier(8)
+
+    def answer_all_at_once(connection: ServerConnection, request: Body) -> None:
+        upgrades_at_first_request.append(len(server.upgrades))
+        everyone_is_here.wait(5)  # breaks unless eight requests are under way together
+        answer(connection, request)
+
+    with scripted_server(answer_all_at_once) as server:
+        assert rota_load(server, sockets=8) == 0
+    assert upgrades_at_first_request == [8] * 8
+
+
+# -- what comes of it
+
+
+def test_figures_go_to_the_table_and_to_json(figures_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server(answer) as server:
+        assert rota_load(server, "--requests", "2", "--json", str(figures_file), sockets=3, warmup=1) == 0
+    report = figures(figures_file)
+    assert report.format == 1
+    assert report.stopped_by == "finished"
+    assert (report.load.url, report.load.model, report.load.warmup) == (server.url, "m", 1)
+    assert (report.sockets.asked, report.sockets.opened, report.sockets.dropped) == (3, 3, 0)
+    assert (report.requests.planned, report.requests.finished) == (6, 6)
+    assert report.requests.by_finish_reason == {"length": 6}
+    assert (report.tokens.input, report.tokens.output) == (54, 18), "the warm-up is not counted"
+    assert report.wall_s is not None
+    assert report.tokens.output_per_s == pytest.approx(18 / report.wall_s)
+    assert report.client.ttft_ms is not None
+    assert report.client.ttft_ms.count == 6
+    assert report.client.gap_ms is not None
+    assert report.client.gap_ms.count == 12
+    assert report.server.ttft_ms is not None
+    assert report.server.ttft_ms.worst == 55.0
+    assert [(one.socket, one.number) for one in report.per_request] == [(s, n) for s in range(3) for n in range(2)]
+    assert all(one.chunks == 3 and one.output_tokens == 3 for one in report.per_request)
+    printed = capsys.readouterr()
+    assert "time to first token" in printed.out
+    assert "6 of 6 requests finished (6 length)." in printed.out
+    assert printed.err == "", "--quiet"
+
+
+def test_without_quiet_progress_is_told_on_stderr_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.progress.PLAIN_EVERY_S", 0.0)
+    with scripted_server(answer) as server:
+        assert run(parsed(server.url, "--sockets", "1")) == 0
+    printed = capsys.readouterr()
+    assert "sockets open" in printed.err
+    assert "sockets open" not in printed.out
+
+
+def test_the_key_is_in_no_output(figures_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server(answer) as server:
+        assert rota_load(server, "--key", "hush-hush", "--json", str(figures_file)) == 0
+    assert "hush-hush" not in figures_file.read_text() + "".join(capsys.readouterr())
+
+
+def test_a_refusal_is_counted_with_its_code(figures_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(connection: ServerConnection, request: Body) -> None:
+        say(connection, refusal("server_overloaded", "Too many [requests] wait."))
+
+    with scripted_server(refuse) as server:
+        assert rota_load(server, "--json", str(figures_file), sockets=2) == 1
+    report = figures(figures_file)
+    assert (report.requests.refused, report.requests.refused_by_code) == (2, {"server_overloaded": 2})
+    assert report.requests.by_finish_reason == {}
+    assert report.client.ttft_ms is None
+    out = capsys.readouterr().out
+    assert "2 refused (2 server_overloaded)." in out
+    assert "Too many [requests] wait." in out, "what a server says is no markup"
+
+
+def test_a_failure_is_counted_with_its_code(figures_file: Path) -> None:
+    def fail(connection: ServerConnection, request: Body) -> None:
+        begin(connection, "Hello")
+        end(connection, "failed", rota={"finish_reason": "failed", "error_code": "worker_failed"})
+
+    with scripted_server(fail) as server:
+        assert rota_load(server, "--json", str(figures_file)) == 1
+    assert figures(figures_file).requests.failed_by_code == {"worker_failed": 1}
+
+
+def test_a_dropped_socket_is_counted_and_its_other_requests_are_not_sent(figures_file: Path) -> None:
+    def drop_one(connection: ServerConnection, request: Body) -> None:
+        begin(connection, "Hello")
+        if request["input"].startswith("Letter 0-"):
+            connection.close(1011)
+        else:
+            end(connection)
+
+    with scripted_server(drop_one) as server:
+        flags = ("--requests", "3", "--json", str(figures_file))
+        assert rota_load(server, *flags, sockets=2) == 1
+    report = figures(figures_file)
+    assert (report.requests.finished, report.requests.dropped, report.requests.not_sent) == (3, 1, 2)
+    assert report.requests.dropped_by_code == {"closed_1011": 1}
+    assert (report.sockets.opened, report.sockets.dropped) == (2, 1)
+
+
+def test_a_socket_that_does_not_open_is_counted_and_the_others_go_on(figures_file: Path) -> None:
+    body = json.dumps({"error": {"code": "websocket_connection_limit_reached", "message": "No more."}})
+    with scripted_server(answer) as server:
+        server.decline = lambda upgrade: (429, body) if upgrade == 0 else None
+        assert rota_load(server, "--json", str(figures_file), sockets=3) == 1
+    report = figures(figures_file)
+    assert (report.sockets.opened, report.sockets.not_opened) == (2, 1)
+    assert report.sockets.not_opened_by_code == {"websocket_connection_limit_reached": 1}
+    assert (report.requests.finished, report.requests.not_sent) == (2, 1)
+
+
+def test_when_time_is_up_the_run_ends_and_says_so(figures_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def hang(connection: ServerConnection, request: Body) -> None:
+        begin(connection, "Hello")
+        wait_for_the_client(connection)
+
+    with scripted_server(hang) as server:
+        flags = ("--requests", "2", "--timeout-s", "0.3", "--json", str(figures_file))
+        assert rota_load(server, *flags, sockets=2) == 1
+    report = figures(figures_file)
+    assert report.stopped_by == "timeout"
+    assert (report.requests.unfinished, report.requests.not_sent) == (2, 2)
+    assert report.client.ttft_ms is not None
+    assert report.client.ttft_ms.count == 2
+    assert (report.wall_s, report.tokens.output_per_s) == (None, None)
+    assert "Stopped after 0.3 s" in capsys.readouterr().out
+
+
+def test_a_warm_up_that_hangs_does_not_hang_the_run(figures_file: Path) -> None:
+    with scripted_server(lambda connection, request: wait_for_the_client(connection)) as server:
+        assert rota_load(server, "--timeout-s", "0.3", "--json", str(figures_file), warmup=1) == 1
+    report = figures(figures_file)
+    assert (report.stopped_by, report.sockets.opened, report.requests.not_sent) == ("timeout", 0, 1)
+
+
+def test_a_warm_up_that_goes_wrong_does_not_count() -> None:
+    def drop_the_first(connection: ServerConnection, request: Body) -> None:
+        if len(server.requests) == 1:
+            connection.close(1011)
+        else:
+            answer(connection, request)
+
+    with scripted_server(drop_the_first) as server:
+        assert rota_load(server, warmup=3) == 0
+    assert len(server.requests) == 2
+
+
+async def test_an_interrupt_ends_the_run_with_what_was_measured() -> None:
+    def hang(connection: ServerConnection, request: Body) -> None:
+        begin(connection, "Hello")
+        wait_for_the_client(connection)
+
+    class Watching:
+        """Tells when text has come."""
+
+        def __init__(self) -> None:
+            self.seen = asyncio.Event()
+
+        def __enter__(self) -> "Watching":
+            return self
+
+        def __exit__(self, *exc: object) -> None:
+            pass
+
+        def show(self, board: Board, now_s: float) -> None:
+            if board.chunks:
+                self.seen.set()
+
+    with scripted_server(hang) as server:
+        asked = Load(
+            url=server.url,
+            model="m",
+            sockets=1,
+            requests_per_socket=1,
+            max_output_tokens=3,
+            ignore_eos=True,
+            temperature=0.0,
+            prompt_tokens=None,
+            warmup=0,
+            seed=0,
+            timeout_s=30.0,
+        )
+        body = request_body("m", "Hi.", max_output_tokens=3, temperature=0.0, ignore_eos=True)
+        outcome, shown = Run([Exchange(0, 0)], Board(1, 3)), Watching()
+        task = asyncio.create_task(drive(asked, None, [body], outcome, shown))
+        await shown.seen.wait()
+        task.cancel()
+        await task
+    assert not task.cancelling(), "the cancel has been dealt with"
+    assert outcome.stopped_by == "interrupt"
+    assert outcome.exchanges[0].outcome == "unfinished"
+    assert len(outcome.exchanges[0].texts_s) == 1
+
+
+def test_an_interrupt_before_the_run_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loadgen.load.first_model", interrupted)
+    assert run(parsed()) == 2
+    assert capsys.readouterr().err == "Stopped by hand, without figures.\n"
+
+
+# -- what cannot be done
+
+
+@pytest.mark.parametrize("flags", [(), ("--model", "m")])
+def test_no_server_is_one_sentence_and_exit_code_2(
+    free_port: int, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(parsed(f"127.0.0.1:{free_port}", "--quiet", *flags)) == 2
+    printed = capsys.readouterr()
+    assert printed.err == f"Nothing answers at ws://127.0.0.1:{free_port}: is `rota serve` running?\n"
+    assert printed.out == ""
+
+
+def test_a_server_that_opens_no_socket_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server(answer) as server:
+        server.decline = lambda upgrade: (401, '{"error": {"code": "authentication_failed", "message": "Wrong key."}}')
+        assert rota_load(server, sockets=2) == 2
+    assert capsys.readouterr().err.endswith(" answers: Wrong key.\n")
+
+
+def test_a_redirect_is_not_followed(capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server(answer) as elsewhere, scripted_server(answer) as server:
+        server.redirect_to = elsewhere.url.replace("ws://", "http://").replace("/responses", "/models")
+        assert rota_load(server, "--key", "secret") == 2
+        assert "/v1/models answers: HTTP 307" in capsys.readouterr().err
+        server.redirect_to = elsewhere.url
+        assert rota_load(server, "--model", "m", sockets=2) == 2
+        assert " answers: HTTP 307" in capsys.readouterr().err
+    assert elsewhere.upgrades == []
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with scripted_server(answer) as server:
+        assert rota_load(server, "--json", str(tmp_path / "no" / "figures.json")) == 2
+        assert server.requests == []
+        assert "there is no folder" in capsys.readouterr().err
+        assert rota_load(server, "--json", str(tmp_path)) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_the_limit_on_open_files_is_raised_or_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import resource
+
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (32, 128))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
+    with scripted_server(answer) as server:
+        assert rota_load(server) == 0
+        assert asked == [(65, 128)]
+        assert rota_load(server, sockets=100) == 2
+    assert capsys.readouterr().err == (
+        "This machine allows a process 128 open files, and 164 are needed: lower --sockets.\n"
+    )

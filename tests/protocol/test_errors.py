@@ -1,0 +1,91 @@
+"""Every error has a status, a family and a sentence with the numbers in it."""
+
+import inspect
+from typing import get_args
+
+import msgspec
+import pytest
+
+from protocol import errors
+from protocol.errors import ErrorCode, WireError
+
+EVERY = [
+    errors.authentication_failed(),
+    errors.context_length_exceeded(9120, 256, 8192),
+    errors.deadline_exceeded(1200, 1200),
+    errors.internal_error(),
+    errors.invalid_json("it is empty"),
+    errors.invalid_request("temperature is 3; it must be from 0 to 2.", "temperature"),
+    errors.invalid_stream_id("a b"),
+    errors.model_not_found("nope", ["m"]),
+    errors.origin_not_allowed("http://elsewhere"),
+    errors.previous_response_not_found("resp_1"),
+    errors.rate_limit_exceeded("The queue is full", 1500),
+    errors.server_overloaded("All 64 places in the queue are taken", 1500),
+    errors.shutting_down(),
+    errors.unsupported_input("a number is not a message", "input[0]"),
+    errors.unsupported_parameter("tools"),
+    errors.unknown_parameter("tool"),
+    errors.websocket_connection_expired(3600),
+    errors.websocket_connection_limit_reached(100, 1000),
+    errors.websocket_stream_limit_reached(32),
+    errors.worker_failed(1234),
+]
+
+
+def test_every_code_has_a_sentence_and_every_sentence_a_test() -> None:
+    assert {error.code for error in EVERY} == set(get_args(ErrorCode))
+    makers = [
+        each
+        for _, each in inspect.getmembers(errors, inspect.isfunction)
+        if inspect.signature(each).return_annotation is WireError
+    ]
+    assert len(makers) == len(EVERY)
+
+
+@pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
+def test_every_error_can_be_told(error: WireError) -> None:
+    assert 400 <= error.status < 600
+    assert error.type.endswith("_error")
+    assert error.message[0].isupper() or error.message[0] in "'tr"
+    assert error.message.endswith(".")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(error), type=WireError) == error
+
+
+def test_errors_that_pass_say_when_to_try_again() -> None:
+    for error in (errors.rate_limit_exceeded("Full", 1500), errors.server_overloaded("Full", 1500)):
+        assert error.retry_after_ms == 1500
+        assert error.message == "Full. Try again in 1.5 s."
+    assert errors.server_overloaded("Full", 40.2).message == "Full. Try again in 41 ms."
+
+
+def test_a_context_too_small_is_said_with_its_numbers() -> None:
+    assert errors.context_length_exceeded(9120, 256, 8192).message == (
+        "The prompt is 9,120 tokens and max_output_tokens is 256; this model's context is 8,192. "
+        "Shorten the input or lower max_output_tokens."
+    )
+    assert errors.context_length_exceeded(9120, None, 8192).message == (
+        "The prompt is 9,120 tokens; this model's context is 8,192. Shorten the input."
+    )
+
+
+def test_a_missing_model_is_told_what_is_served() -> None:
+    assert errors.model_not_found(None, ["m", "n"]).message == "No model is named; this server serves 'm' or 'n'."
+    assert errors.model_not_found("x", "m").message == "The model 'x' is not served here; this server serves 'm'."
+
+
+def test_the_client_s_deadline_and_the_server_s_patience_are_told_apart() -> None:
+    assert errors.deadline_exceeded(900, 900).param == "deadline_ms"
+    assert errors.deadline_exceeded(30_000, None).param is None
+    assert "30.0 s" in errors.deadline_exceeded(30_000, None).message
+
+
+def test_a_client_s_own_text_is_repeated_only_in_part() -> None:
+    long = "x" * 10_000
+    for error in (
+        errors.model_not_found(long, "m"),
+        errors.previous_response_not_found(long),
+        errors.origin_not_allowed(long),
+        errors.invalid_stream_id(long),
+    ):
+        assert len(error.message) < 400

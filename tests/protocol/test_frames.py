@@ -1,0 +1,58 @@
+"""Frames that are not JSON objects: the right sentence, on the right lane."""
+
+import pytest
+
+from protocol.errors import Refusal
+from protocol.frames import read_frame
+
+
+def refusal(frame: bytes | str) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        read_frame(frame)
+    return caught.value
+
+
+def test_an_object_comes_with_the_lane_it_names() -> None:
+    assert read_frame('{"a":1,"stream_id":"x"}') == ({"a": 1, "stream_id": "x"}, "x")
+    assert read_frame(b'{"stream_id":" "}') == ({"stream_id": " "}, None)
+
+
+@pytest.mark.parametrize(
+    ("frame", "detail", "lane"),
+    [
+        ('{"stream_id":"a","x":NaN}', "NaN is not a JSON number", "a"),
+        ('{"stream_id":"a","x":-Infinity}', "-Infinity is not a JSON number", "a"),
+        ('{"stream_id":"a","x":"\\ud83d"}', "half of a surrogate pair", "a"),
+        ('{"stream_id":"a","x":"\\udc00 and more"}', "half of a surrogate pair", "a"),
+        ('{"stream_id":"a","x":"\ud83d"}', "half of a surrogate pair", "a"),
+        ('{"stream_id":"a","\\ud83d":1}', "half of a surrogate pair", "a"),
+        ('{"stream_id":"\\ud83d"}', "half of a surrogate pair", None),
+        ('{"stream_id":"a","x":1e999}', "a number is too large", "a"),
+        ('{"stream_id":"a","x":' + "1" * 5000 + "}", "a number is too large", None),
+        ("", "it is empty", None),
+        (b" \n", "it is empty", None),
+        ("{", "expecting property name", None),
+        ('{"stream_id":"a"} x', "extra data (character 18)", None),
+        ('{"x":"\x00"}', "invalid control character", None),
+        (b"\xff\xfe", "byte 0 is not UTF-8", None),
+        (b'{"x":"\xed\xa0\xbd"}', "byte 6 is not UTF-8", None),
+        (b"\xef\xbb\xbf{}", "expecting value", None),
+        ("[" * 100_000, "nested too deeply", None),
+        ('{"x":' * 100_000, "nested too deeply", None),
+    ],
+)
+def test_what_is_not_json_is_explained(frame: bytes | str, detail: str, lane: str | None) -> None:
+    found = refusal(frame)
+    assert found.error.code == "invalid_json"
+    assert detail in found.error.message
+    assert found.stream_id == lane
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [("[]", "a list"), ("null", "null"), ("3", "a number"), ("true", "true or false"), ('"x"', "a string")],
+)
+def test_what_is_json_but_no_object_is_named(frame: str, kind: str) -> None:
+    error = refusal(frame).error
+    assert error.code == "invalid_request_error"
+    assert f"The frame is {kind}, not an object." in error.message

@@ -1,0 +1,71 @@
+"""Every message between actors survives the journey to another process."""
+
+import inspect
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct, structs
+
+from protocol import messages
+from protocol.messages import FromWorker, ToWorker
+from protocol.responses import ResponseCreate
+
+CLASSES = [
+    each for _, each in inspect.getmembers(messages, inspect.isclass) if issubclass(each, Struct) and each is not Struct
+]
+SIMPLE: dict[object, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=8),
+    bytes: st.binary(max_size=8),
+    bool: st.booleans(),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),
+    type(None): st.none(),
+}
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Values of a type that messages use. A new kind of type has to be added here, so that it is looked at."""
+    if annotation in SIMPLE:
+        return SIMPLE[annotation]
+    if inspect.isclass(annotation) and issubclass(annotation, Struct):
+        fields = {field.name: values(field.type) for field in structs.fields(annotation)}
+        return st.builds(annotation, **fields)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin in (Union, types.UnionType):
+        return st.one_of(*(values(each) for each in arguments))
+    if origin is dict:
+        return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=3)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return st.lists(values(arguments[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*(values(each) for each in arguments))
+    raise TypeError(f"no values for {annotation}")
+
+
+def test_the_messages_are_found() -> None:
+    assert {messages.Ask, messages.Enqueue, messages.Text, ResponseCreate} <= set(CLASSES)
+    assert len(CLASSES) > 40
+
+
+@pytest.mark.parametrize("message_class", CLASSES)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_every_message_can_be_encoded_and_decoded(message_class: type[Struct], data: st.DataObject) -> None:
+    message = data.draw(values(message_class))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=message_class) == message
+
+
+@pytest.mark.parametrize("pipe", [FromWorker, ToWorker])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_the_pipe_tells_its_messages_apart(pipe: Any, data: st.DataObject) -> None:
+    message = data.draw(values(pipe))
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=pipe)
+    assert type(decoded) is type(message)
+    assert decoded == message

@@ -1,0 +1,119 @@
+// What has been said, and what an event of the wire means for it. Plain data and plain functions: no page, no socket, no
+// clock.
+
+/** A turn is a question and its answer. Its phase is one of the design's words for a request's life, and two of our own:
+ *
+ *  unsent  received  queued  prefilling  decoding  finished  refused
+ *
+ *  `ending.reason` is the wire's finish reason, or `lost` (the socket went first), or `refused`. */
+export function newTurn(question) {
+  return {
+    question,
+    phase: "unsent",
+    text: "",
+    responseId: null,
+    place: null, // {position, waitMs} while queued
+    stopping: false,
+    ending: null, // {reason, message, code, retryAfterMs}
+    usage: null,
+    timing: null,
+    held: false, // the server keeps this turn: it can be continued from by id
+    superseded: false, // asked again, so no part of the conversation any more
+  };
+}
+
+export function isRunning(turn) {
+  return turn.ending === null;
+}
+
+/** Changes `turn` by one event from the server. */
+export function apply(turn, event) {
+  switch (event.type) {
+    case "response.created":
+      turn.responseId = event.response.id;
+      if (event.response.status === "queued") turn.phase = "queued";
+      break;
+    case "response.queued":
+      turn.phase = "queued";
+      turn.place = { position: event.response.rota?.position ?? null, waitMs: event.response.rota?.estimated_wait_ms ?? null };
+      break;
+    case "response.in_progress":
+      turn.phase = "prefilling";
+      break;
+    case "response.output_text.delta":
+      turn.phase = "decoding";
+      turn.text += event.delta;
+      break;
+    case "response.completed":
+    case "response.incomplete":
+    case "response.failed":
+      end(turn, event.response);
+      break;
+    case "error":
+      turn.phase = "refused";
+      turn.ending = {
+        reason: "refused",
+        message: event.error.message,
+        code: event.error.code,
+        retryAfterMs: event.error.retry_after_ms ?? null,
+      };
+      break;
+  }
+}
+
+function end(turn, response) {
+  turn.phase = "finished";
+  turn.usage = response.usage ?? null;
+  turn.timing = response.rota ?? null;
+  turn.ending = {
+    reason: response.rota?.finish_reason ?? reasonWithoutRota(response),
+    message: response.error?.message ?? null,
+    code: response.rota?.error_code ?? response.error?.code ?? null,
+    retryAfterMs: null,
+  };
+  // A turn cancelled before its first word left nothing worth continuing from; its parent serves better.
+  turn.held = response.status === "completed" || (response.status !== "failed" && turn.text !== "");
+}
+
+function reasonWithoutRota(response) {
+  if (response.status === "completed") return "stop";
+  if (response.status === "cancelled") return "cancelled";
+  if (response.status === "failed") return "failed";
+  return response.incomplete_details?.reason === "max_output_tokens" ? "length" : "deadline";
+}
+
+/** The socket was lost before the terminal event came. */
+export function lose(turn, { code }) {
+  turn.phase = "finished";
+  turn.ending = { reason: turn.stopping ? "cancelled" : "lost", message: null, code, retryAfterMs: null };
+}
+
+/** Stopped before it was ever sent. */
+export function withdraw(turn) {
+  turn.phase = "finished";
+  turn.ending = { reason: "cancelled", message: null, code: null, retryAfterMs: null };
+}
+
+/** Starts the same turn afresh, after the server said that it does not know the conversation. */
+export function forget(turns, current) {
+  for (const turn of turns) turn.held = false;
+  Object.assign(current, newTurn(current.question));
+}
+
+/** `input` and `previous_response_id` with which `question` follows `turns`.
+ *
+ *  The server is asked to continue from the last turn it holds. What the reader has seen since and the server does not
+ *  hold (half an answer, cut off by a failure) goes with the question as messages, so both remember the same. */
+export function follow(turns, question) {
+  const last = turns.findLastIndex((turn) => turn.held);
+  const seen = turns.slice(last + 1).filter((turn) => turn.text !== "" && !turn.superseded);
+  const messages = seen.flatMap((turn) => [message("user", turn.question), message("assistant", turn.text)]);
+  return {
+    ...(last >= 0 ? { previous_response_id: turns[last].responseId } : {}),
+    input: messages.length > 0 ? [...messages, message("user", question)] : question,
+  };
+}
+
+function message(role, content) {
+  return { type: "message", role, content };
+}

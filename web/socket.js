@@ -1,0 +1,204 @@
+// One WebSocket to /v1/responses: opens it, opens it again when it is lost, and puts each event where it belongs.
+//
+// Knows the wire's envelope: keys, close codes, and that a lane answers in the order it was asked. Knows nothing of what
+// an event means to a reader (conversation.js) nor of the page (chat.js).
+
+const LANE = "chat";
+const TERMINAL = new Set(["response.completed", "response.incomplete", "response.failed"]);
+const CONNECT_TIMEOUT_MS = 10_000;
+const STEADY_MS = 10_000;
+
+// What a subprotocol may be made of (RFC 6455 asks for an HTTP token); anything else makes `new WebSocket` throw.
+const SENDABLE_KEY = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
+
+export function keyCanBeSent(key) {
+  return SENDABLE_KEY.test(key);
+}
+
+/** How long to wait before the next try: doubling from half a second to half a minute, with half of it left to chance so
+ *  that a thousand pages which lost the same server do not come back in the same moment. */
+export function backoffMs(attempt, random = Math.random) {
+  return Math.min(30_000, 500 * 2 ** attempt) * (0.5 + random() / 2);
+}
+
+/** States, as passed to `onState({name, ...})`:
+ *
+ *  connecting  a try is under way
+ *  open        {models}                  requests are sent as they are asked
+ *  offline     {retryAt, sentence}       lost or refused; the next try comes by itself at `retryAt` (Date.now() time)
+ *  resting     the server closed an idle socket in an orderly way; `wake()` or the next `ask()` opens a new one
+ *  locked      {rejected}                the server asks for a key, or did not accept the one given
+ *  closed      by `close()`
+ */
+export class ResponsesSocket {
+  #base;
+  #key;
+  #onState;
+  #onNotice;
+  #models = [];
+  #socket = null;
+  #attempt = 0;
+  #try = 0; // numbers every try, so that what a given-up one still has to say is not heard
+  #timer = null;
+  #state = "closed";
+  #unsent = []; // asked while there was no socket
+  #asked = []; // sent and not ended, oldest first: the lane's order says whose event this is
+
+  constructor({ base, key = null, onState, onNotice }) {
+    this.#base = base;
+    this.#key = key;
+    this.#onState = onState;
+    this.#onNotice = onNotice;
+  }
+
+  open(key = this.#key) {
+    this.#key = key;
+    this.#attempt = 0;
+    this.#connect();
+  }
+
+  /** Opens the socket now if it is resting, closed or waiting for its next try. */
+  wake() {
+    if (["offline", "resting", "closed"].includes(this.#state)) this.#connect();
+  }
+
+  close() {
+    this.#abandon();
+    this.#lose({ code: 1000, reason: "" });
+    this.#enter("closed");
+  }
+
+  /** Sends `request` (the body of a response.create) now, or as soon as there is a socket.
+   *
+   *  `onSent()` is called once, then `onEvent(event)` for each event up to the terminal one or the refusal. If the socket
+   *  is lost first, `onLost({code, reason})` is called instead, and nothing after it. Returns a ticket for `cancel`. */
+  ask(request, { onSent, onEvent, onLost }) {
+    const ticket = { request, onSent, onEvent, onLost, responseId: null };
+    if (this.#state === "open") this.#send(ticket);
+    else {
+      this.#unsent.push(ticket);
+      this.wake();
+    }
+    return ticket;
+  }
+
+  /** True if it had not been sent, and now never will be; else the server is told, and its terminal event will follow. */
+  cancel(ticket) {
+    const place = this.#unsent.indexOf(ticket);
+    if (place >= 0) {
+      this.#unsent.splice(place, 1);
+      return true;
+    }
+    if (this.#asked.includes(ticket)) {
+      const target = ticket.responseId === null ? { stream_id: LANE } : { response_id: ticket.responseId };
+      this.#socket.send(JSON.stringify({ type: "response.cancel", ...target }));
+    }
+    return false;
+  }
+
+  /** Gives the socket up and opens another: for a server that no longer answers. */
+  reconnect() {
+    this.#abandon();
+    this.#lose({ code: 1000, reason: "" });
+    this.#connect();
+  }
+
+  async #connect() {
+    this.#abandon();
+    const thisTry = this.#try;
+    this.#enter("connecting");
+    let reply;
+    try {
+      // A browser does not tell a page why an upgrade was refused. A plain GET does.
+      reply = await fetch(new URL("v1/models", this.#base), {
+        headers: this.#key ? { Authorization: `Bearer ${this.#key}` } : {},
+        cache: "no-store",
+        signal: AbortSignal.timeout(CONNECT_TIMEOUT_MS),
+      });
+      const body = await reply.json().catch(() => null);
+      if (thisTry !== this.#try) return;
+      if (reply.status === 401) return this.#enter("locked", { rejected: Boolean(this.#key) });
+      if (!reply.ok) return this.#retryLater(body?.error?.message ?? "The server is there but not ready.", body);
+      this.#models = body?.data ?? [];
+    } catch {
+      if (thisTry === this.#try) this.#retryLater("The server cannot be reached.");
+      return;
+    }
+    this.#openSocket(thisTry);
+  }
+
+  #openSocket(thisTry) {
+    const url = new URL("v1/responses", this.#base);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    const socket = new WebSocket(url, this.#key ? ["responses", `openai-insecure-api-key.${this.#key}`] : ["responses"]);
+    this.#socket = socket;
+    const tooSlow = setTimeout(() => socket.close(), CONNECT_TIMEOUT_MS);
+    let openedAt = null;
+
+    socket.onopen = () => {
+      clearTimeout(tooSlow);
+      if (thisTry !== this.#try) return;
+      openedAt = performance.now();
+      this.#enter("open", { models: this.#models });
+      for (const ticket of this.#unsent.splice(0)) this.#send(ticket);
+    };
+    socket.onmessage = ({ data }) => {
+      if (thisTry !== this.#try) return;
+      this.#attempt = 0;
+      this.#receive(JSON.parse(data));
+    };
+    socket.onclose = ({ code, reason }) => {
+      clearTimeout(tooSlow);
+      if (thisTry !== this.#try) return;
+      this.#socket = null;
+      if (openedAt === null) return this.#retryLater("The server refused the connection.");
+      // A server that accepts and at once closes must not be asked twice a second for ever.
+      if (performance.now() - openedAt > STEADY_MS) this.#attempt = 0;
+      const idle = this.#asked.length === 0;
+      this.#lose({ code, reason });
+      if (idle && (code === 1000 || code === 1008)) this.#enter("resting");
+      else this.#retryLater(code === 1001 ? "The server is shutting down." : "The connection was lost.");
+    };
+  }
+
+  #send(ticket) {
+    this.#asked.push(ticket);
+    this.#socket.send(JSON.stringify({ type: "response.create", stream_id: LANE, ...ticket.request }));
+    ticket.onSent();
+  }
+
+  #receive(event) {
+    const oldest = this.#asked[0];
+    if (event.type === "error" && event.stream_id !== LANE && (!oldest || oldest.responseId !== null)) {
+      this.#onNotice(event.error); // about the socket, not about an answer: it ends nothing
+      return;
+    }
+    if (!oldest) return;
+    if (event.type === "response.created") oldest.responseId = event.response.id;
+    if (event.type === "error" || TERMINAL.has(event.type)) this.#asked.shift();
+    oldest.onEvent(event);
+  }
+
+  #lose(why) {
+    for (const ticket of this.#asked.splice(0)) ticket.onLost(why);
+  }
+
+  #retryLater(sentence, body = null) {
+    const wait = Math.max(backoffMs(this.#attempt), body?.error?.retry_after_ms ?? 0);
+    this.#attempt += 1;
+    this.#timer = setTimeout(() => this.#connect(), wait);
+    this.#enter("offline", { retryAt: Date.now() + wait, sentence });
+  }
+
+  #abandon() {
+    this.#try += 1;
+    clearTimeout(this.#timer);
+    this.#socket?.close(1000);
+    this.#socket = null;
+  }
+
+  #enter(name, more = {}) {
+    this.#state = name;
+    this.#onState({ name, ...more });
+  }
+}
