@@ -10,6 +10,7 @@ socket has room. So a slow reader gets fewer and bigger deltas, and what waits i
 from math import ceil
 
 from msgspec import Struct
+
 from protocol.errors import WireError
 from protocol.event_shapes import Gaps
 from protocol.events import ResponseEvents, Terminal

@@ -37,7 +37,11 @@ class ChatTemplate:
         """`special_tokens` are the names that templates use: `bos_token` and so on. Raises `jinja2.TemplateError`."""
         self._template = _environment().from_string(source)
         self._special_tokens = dict(special_tokens or {})
-        system, user, answer = Message("system", "A system text."), Message("user", "Hello."), Message("assistant", "Hi.")
+        system, user, answer = (
+            Message("system", "A system text."),
+            Message("user", "Hello."),
+            Message("assistant", "Hi."),
+        )
         self._takes_system = self._shows(system, [system, user])
         self._takes_late_system = self._shows(system, [user, answer, system, user])
         self._takes_neighbours = self._shows(user, [user, user])
@@ -47,8 +51,9 @@ class ChatTemplate:
         try:
             return self._render(self._arranged(messages))
         except jinja2.TemplateError as error:
+            reason = (error.message or "no reason given").rstrip(".")
             raise PromptRefused(
-                f"This model's chat template does not take these messages: {(error.message or 'no reason given').rstrip('.')}. "
+                f"This model's chat template does not take these messages: {reason}. "
                 "Begin with a user message, let user and assistant take turns, and end with a user message."
             ) from error
 

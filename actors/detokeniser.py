@@ -1,6 +1,6 @@
 """The detokeniser: owns one incremental decoder a request; decides which text is safe to show and how answers end.
 
-A thin shell around `answer.py`: tokens in, text out to the connections, the end to the tokeniser (which keeps the
+A thin shell around `answer_text.py`: tokens in, text out to the connections, the end to the tokeniser (which keeps the
 conversation) and to the scheduler (which plans no further step). Knows nothing of sockets, steps or memory.
 """
 
@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol, assert_never
 import structlog
 
 from actors.actor import Actor, Address, Clock, Fate, Mailbox
-from actors.answer import Answer
+from actors.answer_text import AnswerText
 from actors.directory import Directory
 from actors.text_decoder import TextDecoder
 from actors.tombstones import Tombstones
@@ -69,7 +69,7 @@ class Detokeniser(Actor[DetokeniserInbox]):
         self._scheduler = scheduler
         self._directory = directory
         self._clock = clock
-        self._answers: dict[RequestId, Answer] = {}
+        self._answers: dict[RequestId, AnswerText] = {}
         self._tombstones = Tombstones()
         self._data_handled = 0
         self._released: deque[tuple[int, RequestId]] = deque()
@@ -84,7 +84,7 @@ class Detokeniser(Actor[DetokeniserInbox]):
                 self._take(message)
                 self._count_data()
             case CloseStream():
-                if self._answers.pop(message.request, None) is None:
+                if not self._drop(message.request):
                     self._tombstones.bury(message.request, self._clock())
             case Released():
                 self._release(message)
@@ -95,6 +95,7 @@ class Detokeniser(Actor[DetokeniserInbox]):
         match message:
             case OpenStream():
                 self._answers.pop(message.request, None)
+                self._tokeniser.tell(Remember(message.request, None))
                 self._scheduler.tell(FinishStream(message.request, self._clock()))
                 end = TextEnd("failed", 0)
                 self._directory.tell(message.connection, Text(message.request, "", (), (), end))
@@ -115,9 +116,11 @@ class Detokeniser(Actor[DetokeniserInbox]):
     # --- streams open and close ---
 
     def _open(self, opened: OpenStream) -> None:
-        if not self._tombstones.rises(opened.request):
+        if self._tombstones.rises(opened.request):
+            self._tokeniser.tell(Remember(opened.request, None))
+        else:
             decoder = self._vocabulary.decoder()
-            self._answers[opened.request] = Answer(opened, decoder, self._vocabulary.token_text)
+            self._answers[opened.request] = AnswerText(opened, decoder, self._vocabulary.token_text)
 
     def _release(self, released: Released) -> None:
         """Forget the request, but not before the tokens that were sent ahead of its release and wait in the data lane.
@@ -136,13 +139,20 @@ class Detokeniser(Actor[DetokeniserInbox]):
             self._forget(self._released.popleft()[1])
 
     def _forget(self, request: RequestId) -> None:
-        self._answers.pop(request, None)
+        self._drop(request)
         self._tombstones.rises(request)
+
+    def _drop(self, request: RequestId) -> bool:
+        """Close a stream without an end. False when there is none."""
+        if self._answers.pop(request, None) is None:
+            return False
+        self._tokeniser.tell(Remember(request, None))
+        return True
 
     # --- tokens become text ---
 
     def _take(self, tokens: Tokens) -> None:
-        touched: dict[RequestId, Answer] = {}
+        touched: dict[RequestId, AnswerText] = {}
         for row in tokens.rows:
             answer = self._answers.get(row.request)
             if answer is None or answer.finish is not None:
@@ -165,19 +175,19 @@ class Detokeniser(Actor[DetokeniserInbox]):
             self._deliver(answer)
         self._scheduler.tell(TokensTaken(tokens.step))
 
-    def _deliver(self, answer: Answer) -> None:
+    def _deliver(self, answer: AnswerText) -> None:
         text = answer.text()
         if text is None:
             return
         if text.end is not None:
             del self._answers[answer.request]
-            if text.end.reason != "failed":
-                # Ahead of the text: whoever reads the end may continue from it at once.
-                self._tokeniser.tell(Remember(answer.request, answer.full_text()))
-            if text.end.reason in ("stop_text", "failed"):
+            failed = text.end.reason == "failed"
+            # Ahead of the text: whoever reads the end may continue from it at once.
+            self._tokeniser.tell(Remember(answer.request, None if failed else answer.full_text()))
+            if failed or text.end.reason == "stop_text":
                 self._scheduler.tell(FinishStream(answer.request, self._clock()))
         self._directory.tell(answer.connection, text)
 
-    def _fail(self, answer: Answer) -> None:
+    def _fail(self, answer: AnswerText) -> None:
         log.exception("answer.failed", request=answer.request)
         answer.fail()

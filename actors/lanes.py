@@ -8,6 +8,7 @@ sent before the end of the one before. Knows nothing of what a request asks for,
 from collections import deque
 
 from msgspec import Struct
+
 from protocol.errors import WireError, server_overloaded, websocket_stream_limit_reached
 from protocol.responses import ResponseCreate
 

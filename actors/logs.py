@@ -14,9 +14,7 @@ def configure(log_format: Literal["auto", "console", "json"]) -> None:
     """Set up structlog for the process. `auto`: console when standard error is a terminal, else JSON lines."""
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     renderer = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        if console
-        else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
     )
     structlog.configure(
         processors=[

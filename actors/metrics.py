@@ -3,6 +3,8 @@
 Knows names, units and buckets; the table in CONTRIBUTING.md says what each means. Knows nothing of who counts.
 """
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _LATENCY_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2, 5, 10, 30, 60)
@@ -52,6 +54,14 @@ class Metrics:
             "rota_mailbox_waited_seconds_total", "Time messages spent waiting, summed.", ["actor", "lane"], registry=r
         )
 
+        self._before_scrape: list[Callable[[], None]] = []
+
+    def before_scrape(self, update: Callable[[], None]) -> None:
+        """Call `update` before every exposition, for gauges that nobody keeps up to date otherwise."""
+        self._before_scrape.append(update)
+
     def exposition(self) -> bytes:
         """The text that `GET /metrics` answers with."""
+        for update in self._before_scrape:
+            update()
         return generate_latest(self.registry)

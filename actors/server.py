@@ -18,16 +18,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
-from protocol.errors import (
-    WireError,
-    authentication_failed,
-    invalid_request,
-    origin_not_allowed,
-    server_overloaded,
-    shutting_down,
-    websocket_connection_limit_reached,
-)
-from protocol.events import http_error_body, retry_headers
 from websockets.asyncio.server import Server as ListeningSocket
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.datastructures import Headers
@@ -39,6 +29,16 @@ from actors.metrics import Metrics
 from actors.pages import read_pages
 from actors.socket import Socket
 from actors.websocket import HttpConnection, WebSocket
+from protocol.errors import (
+    WireError,
+    authentication_failed,
+    invalid_request,
+    origin_not_allowed,
+    server_overloaded,
+    shutting_down,
+    websocket_connection_limit_reached,
+)
+from protocol.events import http_error_body, retry_headers
 
 OpenConnection = Callable[[Socket, str], Awaitable[None]]
 """Given a fresh socket and its tenant; returns when nothing is left of either."""
@@ -352,7 +352,9 @@ def _not_allowed(method: str, path: str) -> Response:
     if path == _RESPONSES:
         response = _speak_websocket(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} {_RESPONSES}")
     else:
-        sentence = f"{method[:16]} is not allowed here; rota answers GET, and speaks over the WebSocket at {_RESPONSES}."
+        sentence = (
+            f"{method[:16]} is not allowed here; rota answers GET, and speaks over the WebSocket at {_RESPONSES}."
+        )
         response = _error(invalid_request(sentence), HTTPStatus.METHOD_NOT_ALLOWED)
     response.headers["Allow"] = "GET, HEAD, OPTIONS"
     return response

@@ -14,7 +14,7 @@ from typing import cast
 
 from tokenizers import Tokenizer
 
-from actors.chat_template import PLAIN, ChatTemplate
+from actors.chat_template import PLAIN, ChatTemplate, PromptRefused
 from actors.text_decoder import ByteDecoder, TextDecoder, WindowDecoder
 from actors.token_bytes import token_bytes
 from protocol.input_items import Message
@@ -76,14 +76,16 @@ class Vocabulary:
         if token in self._special:
             return self._special[token]
         if self._bytes is None:
-            return cast(str, self._tokenizer.decode([token]))
+            return self._tokenizer.decode([token])
         return self._bytes.shown[token].decode(errors="replace") if token < len(self._bytes.shown) else ""
 
     def _without_control_tokens(self, messages: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
         """The messages with a mark inside every control token, and the mark; as they are, and None, without any."""
         if not any(self._control_token.search(message.text) for message in messages):
             return messages, None
-        mark = next(mark for mark in _MARKS if not any(mark in message.text for message in messages))
+        mark = next((mark for mark in _MARKS if not any(mark in message.text for message in messages)), None)
+        if mark is None:
+            raise PromptRefused("The input uses too many private characters (U+F0000 on). Leave some of them out.")
         return [
             Message(message.role, self._control_token.sub(lambda m: m[0][0] + mark + m[0][1:], message.text))
             for message in messages

@@ -34,6 +34,14 @@ class Child(Protocol):
         """End it at once. `gone` follows."""
         ...
 
+    def abandon(self) -> None:
+        """End it at once, and say nothing more of it, not even that it is gone."""
+        ...
+
+    async def close(self) -> None:
+        """End it, and return when it is gone."""
+        ...
+
 
 class WorkerProcess:
     """`python -m kernels.worker` on the other end of a socket pair.
@@ -48,6 +56,8 @@ class WorkerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
+        self._to_be_killed = False
+        self._abandoned = False
 
     @property
     def pid(self) -> int | None:
@@ -56,24 +66,25 @@ class WorkerProcess:
 
     def start(self, load: LoadModel, deliver: Callable[[FromWorker], None], gone: Callable[[str], None]) -> None:
         assert self._task is None or self._task.done(), "one worker at a time"
+        self._to_be_killed = False
         self._task = asyncio.create_task(self._live(load, deliver, gone), name="worker process")
 
     def send(self, step: Step) -> None:
         self._write(step)
 
     def kill(self) -> None:
+        self._to_be_killed = True
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
-    async def close(self) -> None:
-        """Kill it and wait until it is gone."""
-        if self._task is None:
-            return
+    def abandon(self) -> None:
+        self._abandoned = True
         self.kill()
-        if self._process is None:
-            self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+
+    async def close(self) -> None:
+        self.kill()
+        if self._task is not None:
             await self._task
 
     def _write(self, message: ToWorker) -> None:
@@ -94,6 +105,8 @@ class WorkerProcess:
             return
         finally:
             theirs.close()
+        if self._to_be_killed:
+            self.kill()
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._write(load)
         why = await self._read(reader, deliver)
@@ -103,14 +116,17 @@ class WorkerProcess:
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
-        gone(why or _ending(code))
+        if not self._abandoned:
+            gone(why or _ending(code))
 
     async def _read(self, reader: asyncio.StreamReader, deliver: Callable[[FromWorker], None]) -> str | None:
         """Deliver frames until the child closes its end. A reason when what it wrote cannot be understood."""
         while True:
             try:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                deliver(self._decoder.decode(await reader.readexactly(length)))
+                message = self._decoder.decode(await reader.readexactly(length))
+                if not self._abandoned:
+                    deliver(message)
             except (asyncio.IncompleteReadError, OSError):
                 return None
             except msgspec.DecodeError as error:

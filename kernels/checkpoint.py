@@ -99,7 +99,7 @@ def _hub(name: str) -> Checkpoint:
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except Exception as error:  # noqa: BLE001 - the hub's client raises its own, requests', httpx' and the system's
+    except Exception as error:  # the hub's client raises its own, httpx' and the system's
         reason = re.split(r"[.\n]", str(error).strip(), maxsplit=1)[0] or type(error).__name__
         raise ModelError(f"{name} cannot be had from the Hugging Face hub: {reason}.") from error
     if not (folder / "config.json").is_file():
@@ -172,9 +172,10 @@ def convert_gguf(file: Path, folder: Path) -> None:
     from gguf import GGUFReader
     from torch import float32
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
+    from kernels.quiet import quiet_transformers
+
+    quiet_transformers()
     try:
         needed = 4 * sum(int(tensor.n_elements) for tensor in GGUFReader(file).tensors)
         free = shutil.disk_usage(folder).free

@@ -8,6 +8,7 @@ import inspect
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -82,14 +83,14 @@ def load_decoder(
     )
 
 
-def _check(name: str, config: transformers.PreTrainedConfig) -> type[transformers.PreTrainedModel]:
+def _check(name: str, config: transformers.PreTrainedConfig) -> Any:
     """The model's class. Raises ModelError when the configuration alone says that rota cannot run it."""
-    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config))
-    model_class = found[0] if isinstance(found, tuple) else found
+    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    model_class: Any = found[0] if isinstance(found, tuple) else found
     stated = list(config.architectures or [])
     if model_class is None or config.is_encoder_decoder or (stated and model_class.__name__ not in stated):
         raise ModelError(
-            f"{name} is not a decoder that rota can serve: its architecture is {', '.join(stated) or config.model_type}."
+            f"{name} is not a decoder that rota can serve: it is {', '.join(stated) or config.model_type}."
         )
     if model_class._is_stateful or not model_class._supports_attention_backend:
         raise ModelError(
@@ -106,7 +107,7 @@ def _check(name: str, config: transformers.PreTrainedConfig) -> type[transformer
                 f"{name} cannot be served: its RoPE type {one['rope_type']!r} depends on the longest request of a "
                 f"batch, so that one request would change another's answer."
             )
-    return model_class  # type: ignore[no-any-return]
+    return model_class
 
 
 def _context(name: str, config: transformers.PreTrainedConfig, asked: int | None) -> int:
@@ -122,12 +123,12 @@ def _context(name: str, config: transformers.PreTrainedConfig, asked: int | None
     return int(own if asked is None else asked)
 
 
-def _probe(name: str, model: nn.Module, device: torch.device) -> list[LayerShape]:
+def _probe(name: str, model: Any, device: torch.device) -> list[LayerShape]:
     probe = interface.LayerProbe()
     one = torch.zeros((1, 1), dtype=torch.long, device=device)
     try:
         with torch.inference_mode():
-            model.base_model(input_ids=one, position_ids=one, use_cache=False, step=probe)  # type: ignore[operator]
+            model.base_model(input_ids=one, position_ids=one, use_cache=False, step=probe)
     except ModelError as error:
         raise ModelError(f"{name} cannot be served. {error}") from error
     except Exception as error:

@@ -67,5 +67,5 @@ def _siblings(cpu: int) -> str:
 
 
 def _cpu_multiplies_bfloat16() -> bool:
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels import memory
@@ -125,5 +126,5 @@ def measure_working_memory(decoder: Decoder, block_size: int, max_step_tokens: i
     return meter.bytes
 
 
-def _row(values: np.ndarray, device: torch.device) -> Tensor:  # type: ignore[type-arg]
+def _row(values: NDArray[np.signedinteger], device: torch.device) -> Tensor:
     return torch.from_numpy(values.astype(np.int64))[None].to(device)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers.utils import logging
 
 from kernels.checkpoint import Checkpoint
 from kernels.decoder import load_decoder
 from kernels.device import choose_device, choose_dtype, choose_threads, dtype_name
+from kernels.quiet import quiet_transformers
 from kernels.runner import Runner, make_runner
 from protocol.messages import Chunk, LoadModel, ModelReady, Sampling, Step, StepDone
 
@@ -30,8 +30,7 @@ class Serving:
 
 def load(files: Checkpoint, wish: LoadModel) -> Serving:
     """Load, measure and try the model. Raises ModelError when it cannot be served as wished."""
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    quiet_transformers()
     device = choose_device(wish.device)
     dtype = choose_dtype(wish.dtype, device)
     threads = choose_threads()

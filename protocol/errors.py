@@ -119,7 +119,7 @@ def unsupported_parameter(field: str, advice: str = "Leave it out.") -> WireErro
 def unknown_parameter(field: str) -> WireError:
     """The same code for a name nobody knows: a misspelt field must not be ignored either."""
     return WireError(
-        "unsupported_parameter", f"There is no parameter '{shown(field)}'. Check its spelling, or leave it out.", field
+        "unsupported_parameter", f"rota has no parameter '{shown(field)}'. Check its spelling, or leave it out.", field
     )
 
 

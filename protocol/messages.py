@@ -408,9 +408,12 @@ class Forget(RequestControl, frozen=True):
 
 
 class Remember(RequestControl, frozen=True):
-    """detokeniser -> tokeniser: the answer ended here; keep the conversation, so that it can be continued."""
+    """detokeniser -> tokeniser: the answer ended here; keep the conversation, so that it can be continued.
 
-    text: str
+    Exactly once for every `OpenStream`. `text` None: it came to nothing (cancelled, failed, refused); keep nothing.
+    """
+
+    text: str | None
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):

@@ -94,8 +94,9 @@ class PagedBatch:
         """See `Attends.attend`. Writes this step's keys and values into the cache first."""
         self._cache.write(layer, self._slots, key, value)
         if window not in self._masks:
-            self._masks[window] = [self._decode_mask(it, window) for it in self._decodes] + [
-                self._prefill_mask(it, window) for it in self._prefills
+            self._masks[window] = [
+                *(self._decode_mask(it, window) for it in self._decodes),
+                *(self._prefill_mask(it, window) for it in self._prefills),
             ]
         masks = iter(self._masks[window])
         out: Tensor | None = None

@@ -20,9 +20,9 @@ def test_a_string_stays_a_string() -> None:
 
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "developer"])
 def test_each_role_may_speak_with_or_without_a_type(role: str) -> None:
-    (with_type,) = read_input([{"type": "message", "role": role, "content": "Hi"}])
-    (without,) = read_input([{"role": role, "content": "Hi"}])
-    assert with_type == without == Message(role, "Hi")  # type: ignore[arg-type]
+    with_type = read_input([{"type": "message", "role": role, "content": "Hi"}])
+    without = read_input([{"role": role, "content": "Hi"}])
+    assert with_type == without == (Message(role, "Hi"),)  # type: ignore[arg-type]
 
 
 def test_the_parts_of_a_message_are_joined() -> None:

@@ -124,7 +124,8 @@ def test_accessors_say_what_the_fields_mean() -> None:
 
 
 def test_input_may_be_missing_where_something_else_stands_for_it() -> None:
-    for empty in (None, "", []):
+    empties: list[Any] = [None, "", []]
+    for empty in empties:
         assert messages_of(create(input=empty, previous_response_id="resp_1")) == []
         assert messages_of(create(input=empty, instructions="Greet.")) == []
 

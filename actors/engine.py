@@ -1,0 +1,391 @@
+"""The one picture of the whole: which actors there are, who knows whose address, and the life of the server.
+
+Builds the actors, supervises them by their two fates, and says what the person who started rota needs to know. Knows no
+event of the wire and no step.
+"""
+
+import asyncio
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import structlog
+
+from actors.actor import Actor, Address, Clock, Mailbox
+from actors.admission import Admission, AdmissionInbox
+from actors.config import Config
+from actors.connection import Connection, ConnectionLimits
+from actors.conversations import Keeping
+from actors.detokeniser import Detokeniser, DetokeniserInbox
+from actors.directory import ConnectionInbox, Directory
+from actors.executor import Executor, ExecutorInbox
+from actors.health import Health
+from actors.metrics import Metrics
+from actors.offload import Offload
+from actors.reaper import Patience, Reaper, ReaperInbox
+from actors.sampling_defaults import SamplingDefaults
+from actors.scheduler import Scheduler, SchedulerInbox
+from actors.scheduling.policy import FixedChunk
+from actors.socket import Socket
+from actors.tokeniser import Tokeniser, TokeniserInbox
+from actors.vocabulary import Vocabulary
+from actors.worker_process import Child
+from protocol.messages import (
+    Drain,
+    Drained,
+    LoadModel,
+    ModelFound,
+    ModelReady,
+    ModelRefused,
+    WorkerLost,
+)
+
+EngineInbox = ModelFound | ModelReady | ModelRefused | WorkerLost | Drained
+
+TOKENS_AHEAD = 32
+STEPS_AHEAD = 1
+MAX_STEP_TOKENS = 1024
+ASKED_AHEAD = 256
+"""Prompts that wait for the tokeniser, and tokenised requests that wait for admission."""
+FRAMES_AHEAD = 64
+"""Frames of one socket that wait for its handler."""
+LEAVE_S = 10.0
+"""How long sockets may take to close when the server stops."""
+
+log = structlog.get_logger()
+
+
+class EngineStopped(Exception):
+    """The engine cannot serve (any more). The message is one sentence for the person who started it."""
+
+
+class Engine:
+    """The actors of one server, from the first mailbox to the last socket.
+
+    Sockets come in by `open_connection`; the worker comes from `child`. Time, ids, chance and threads are given, so that
+    the simulation runs this same class.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        new_child: Callable[[], Child],
+        load_vocabulary: Callable[[str], Vocabulary],
+        offload: Offload,
+        clock: Clock = time.monotonic,
+        unix_clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(16),
+        chance: random.Random | None = None,
+        patience: Patience | None = None,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        self._config = config
+        self._new_child = new_child
+        self._load_vocabulary = load_vocabulary
+        self._offload = offload
+        self._clock = clock
+        self._unix_clock = unix_clock
+        self._new_id = new_id
+        self._chance = chance if chance is not None else random.Random()
+        self._patience = patience if patience is not None else Patience()
+        self._limits = limits if limits is not None else ConnectionLimits()
+        self.metrics = Metrics()
+        self.health = Health(unix_clock())
+        self.directory = Directory()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._worker_tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._nobody_here = asyncio.Event()
+        self._inbox: Mailbox[EngineInbox] = Mailbox(clock, 1)
+        self.tokeniser: Mailbox[TokeniserInbox] = Mailbox(clock, ASKED_AHEAD)
+        self.admission: Mailbox[AdmissionInbox] = Mailbox(clock, ASKED_AHEAD)
+        self.scheduler: Mailbox[SchedulerInbox] = Mailbox(clock, config.max_running)
+        self.executor: Mailbox[ExecutorInbox] = Mailbox(clock, STEPS_AHEAD)
+        self.detokeniser: Mailbox[DetokeniserInbox] = Mailbox(clock, TOKENS_AHEAD + STEPS_AHEAD)
+        self.reaper: Mailbox[ReaperInbox] = Mailbox(clock, 1)
+        self._children: list[Child] = []
+        """Every worker process there has been; the last one is in use."""
+        self.metrics.before_scrape(self._count_mailboxes)
+    # --- building ---
+
+    def _reaper(self) -> Reaper:
+        return Reaper(
+            self.reaper,
+            patience=self._patience,
+            admission=_to(self.admission),
+            scheduler=_to(self.scheduler),
+            executor=_to(self.executor),
+            tokeniser=_to(self.tokeniser),
+            detokeniser=_to(self.detokeniser),
+            engine=_to(self._inbox),
+            directory=self.directory,
+            metrics=self.metrics,
+            clock=self._clock,
+        )
+
+    def _worker(self) -> tuple[Admission, Scheduler, Executor]:
+        """The three that start anew as one. A fresh child: what an old one still says must not reach a new executor."""
+        config = self._config
+        admission = Admission(
+            self.admission,
+            max_waiting=config.max_waiting,
+            max_wait_s=config.max_wait_s,
+            scheduler=_to(self.scheduler),
+            tokeniser=_to(self.tokeniser),
+            detokeniser=_to(self.detokeniser),
+            reaper=_to(self.reaper),
+            directory=self.directory,
+            metrics=self.metrics,
+            clock=self._clock,
+        )
+        scheduler = Scheduler(
+            self.scheduler,
+            policy=FixedChunk(config.chunk_tokens),
+            max_running=config.max_running,
+            max_step_tokens=MAX_STEP_TOKENS,
+            admission=_to(self.admission),
+            executor=_to(self.executor),
+            detokeniser=_to(self.detokeniser),
+            tokeniser=_to(self.tokeniser),
+            reaper=_to(self.reaper),
+            directory=self.directory,
+            metrics=self.metrics,
+            clock=self._clock,
+            steps_ahead=STEPS_AHEAD,
+            tokens_ahead=TOKENS_AHEAD,
+        )
+        child = self._new_child()
+        self._children.append(child)
+        executor = Executor(
+            self.executor,
+            child=child,
+            load=LoadModel(
+                config.model,
+                device=config.device,
+                dtype=config.dtype,
+                kv_memory=config.kv_memory_bytes,
+                max_context=config.max_context,
+                max_step_tokens=MAX_STEP_TOKENS,
+                max_step_rows=config.max_running,
+            ),
+            scheduler=_to(self.scheduler),
+            engine=_to(self._inbox),
+            metrics=self.metrics,
+            clock=self._clock,
+            hang_s=config.hang_s,
+        )
+        return admission, scheduler, executor
+
+    def _text(self, ready: ModelReady, vocabulary: Vocabulary) -> tuple[Tokeniser, Detokeniser]:
+        """The two that need to know the model: they come when it has loaded, and stay when a worker is lost."""
+        config = self._config
+        tokeniser = Tokeniser(
+            self.tokeniser,
+            vocabulary=vocabulary,
+            admission=_to(self.admission),
+            detokeniser=_to(self.detokeniser),
+            directory=self.directory,
+            clock=self._clock,
+            offload=self._offload,
+            random=self._chance,
+            defaults=SamplingDefaults.load(ready.folder),
+            default_max_output_tokens=config.max_output_tokens,
+            keeping=Keeping(retain_s=config.retain_s),
+        )
+        detokeniser = Detokeniser(
+            self.detokeniser,
+            vocabulary=vocabulary,
+            tokeniser=_to(self.tokeniser),
+            scheduler=_to(self.scheduler),
+            directory=self.directory,
+            clock=self._clock,
+        )
+        return tokeniser, detokeniser
+
+    # --- life ---
+
+    async def run(self, on_ready: Callable[[ModelReady], None]) -> None:
+        """From the first actor to the last. `on_ready` is called once, when the first real step has run.
+
+        Returns when it has drained (`drain`). Raises EngineStopped when the model cannot be served.
+        """
+        self._supervise(self._reaper(), self._tasks)
+        self._start_worker()
+        vocabulary: asyncio.Future[Vocabulary] | None = None
+        try:
+            while True:
+                match message := await self._inbox.take():
+                    case ModelFound():
+                        vocabulary = vocabulary or self._read_vocabulary(message.folder)
+                    case ModelReady():
+                        assert vocabulary is not None, "a model is found before it is ready"
+                        if self.health.model is None:
+                            for actor in self._text(message, await vocabulary):
+                                self._supervise(actor, self._tasks)
+                            on_ready(message)
+                        self.tokeniser.tell(message)
+                        self.health.serving(message)
+                        log.info("engine.ready", **_figures(message))
+                    case ModelRefused():
+                        raise EngineStopped(message.message)
+                    case WorkerLost():
+                        self.health.down(f"The worker is being started again: {message.message}.")
+                    case Drained():
+                        await self._everyone_to_leave()
+                        return
+                    case _:
+                        assert_never(message)
+        finally:
+            await self._stop()
+
+    def drain(self) -> None:
+        """Accept nothing new; `run` returns when what runs has ended, or after the grace time. A second call ends it now."""
+        now = self._clock()
+        first = not self.health.draining
+        self.health.drain()
+        drain = Drain(now + self._config.grace_s if first else now)
+        log.info("engine.draining", grace_s=drain.until - now, requests_open=len(self.directory))
+        self.reaper.tell(drain)
+        self.admission.tell(drain)
+        self.directory.tell_all(drain)
+
+    async def open_connection(self, socket: Socket, tenant: str) -> None:
+        """The whole life of one socket. Returns when it is closed and the engine has let go of its requests."""
+        assert self.health.model is not None, "a socket was let in before there was a model"
+        connection = self.directory.next_id()
+        mailbox: Mailbox[ConnectionInbox] = Mailbox(self._clock, FRAMES_AHEAD)
+        actor = Connection(
+            mailbox,
+            connection=connection,
+            socket=socket,
+            tenant=tenant,
+            model=self.health.model.name,
+            tokeniser=_to(self.tokeniser),
+            scheduler=_to(self.scheduler),
+            reaper=_to(self.reaper),
+            clock=self._clock,
+            wall_clock=self._unix_clock,
+            new_id=self._new_id,
+            metrics=self.metrics,
+            limits=self._limits,
+        )
+        self.directory.add(actor.address, connection)
+        try:
+            await actor.serve()
+        finally:
+            self.directory.remove(connection)
+            if not len(self.directory):
+                self._nobody_here.set()
+
+    async def _everyone_to_leave(self) -> None:
+        """Connections have been told to close; a client that does not listen is not waited for long."""
+        self._nobody_here.clear()
+        if len(self.directory):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._nobody_here.wait(), LEAVE_S)
+
+    def _count_mailboxes(self) -> None:
+        """Bring the gauges of every mailbox up to date."""
+        for name, mailbox in self.mailboxes.items():
+            for lane, statistics in mailbox.statistics().items():
+                self.metrics.mailbox_depth.labels(name, lane).set(statistics.depth)
+                self.metrics.mailbox_high_water.labels(name, lane).set(statistics.high_water)
+                self.metrics.mailbox_wait.labels(name, lane).set(statistics.waited_s)
+
+    @property
+    def mailboxes(self) -> dict[str, Mailbox[Any]]:
+        return {
+            "tokeniser": self.tokeniser,
+            "admission": self.admission,
+            "scheduler": self.scheduler,
+            "executor": self.executor,
+            "detokeniser": self.detokeniser,
+            "reaper": self.reaper,
+        }
+
+    # --- supervision ---
+
+    def _supervise(self, actor: Actor[Any], tasks: set[asyncio.Task[None]]) -> None:
+        """Run it. An actor whose fate is its own never ends by itself: if it does, rota has a defect, and stops."""
+        task = asyncio.create_task(actor.run(), name=actor.name)
+        tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self._stopping:
+            return
+        error = task.exception()
+        if task in self._worker_tasks:
+            self._restart_worker(repr(error))
+        else:
+            log.critical("engine.defect", actor=task.get_name(), exc_info=error)
+            self._inbox.tell(ModelRefused(f"rota has a defect: its {task.get_name()} ended with {error!r}."))
+
+    def _start_worker(self) -> None:
+        admission, scheduler, executor = self._worker()
+        for actor in (admission, scheduler, executor):
+            self._supervise(actor, self._worker_tasks)
+        executor.start()
+
+    def _restart_worker(self, why: str) -> None:
+        """One of the three has raised: nothing they hold can be trusted. Everyone is told, and they start anew."""
+        log.error("worker.restarting", why=why)
+        self.metrics.worker_restarts.inc()
+        self.health.down("The worker is being started again after an internal error.")
+        for task in self._worker_tasks:
+            task.cancel()
+        self._worker_tasks.clear()
+        for mailbox in (self.admission, self.scheduler, self.executor):
+            mailbox.clear()
+        self._children[-1].abandon()
+        lost = WorkerLost(why, self._clock())
+        self.reaper.tell(lost)
+        self._start_worker()
+        # Told last: what connections now cancel goes to the new three.
+        self.directory.tell_all(lost)
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        tasks = self._tasks | self._worker_tasks
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for child in self._children:
+            await child.close()
+
+    def _read_vocabulary(self, folder: str) -> "asyncio.Future[Vocabulary]":
+        """In a thread, beside the worker's loading of the weights."""
+        future: asyncio.Future[Vocabulary] = asyncio.get_running_loop().create_future()
+
+        def done(result: Vocabulary | Exception) -> None:
+            if isinstance(result, Exception):
+                future.set_exception(EngineStopped(f"The model's tokeniser cannot be used: {result}."))
+            else:
+                future.set_result(result)
+
+        self._offload(lambda: self._load_vocabulary(folder), done)
+        return future
+
+
+def _to(mailbox: Mailbox[Any]) -> Address[Any]:
+    """An address: narrowed by the type of whoever it is handed to."""
+    return Address(mailbox)
+
+
+def _figures(ready: ModelReady) -> dict[str, object]:
+    return {
+        "model": ready.name,
+        "device": ready.device,
+        "dtype": ready.dtype,
+        "kv_blocks": ready.blocks,
+        "block_size": ready.block_size,
+        "max_context": ready.max_context,
+        "weights_bytes": ready.weights_bytes,
+        "kv_bytes": ready.kv_bytes,
+        "working_bytes": ready.working_bytes,
+        "first_step_ms": round(ready.first_step_s * 1e3, 1),
+    }

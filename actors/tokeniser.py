@@ -1,0 +1,333 @@
+"""The tokeniser: owns the vocabulary's way in and the kept conversations; decides whether an input is valid and fits.
+
+Knows chat messages, the context's length, and who may continue what. Knows nothing of sockets, and nothing of how
+tokens become text again: of a finished answer it is told the text (`Remember`).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import ClassVar, assert_never
+
+import structlog
+
+from actors.actor import Actor, Address, Clock, Fate, Mailbox
+from actors.chat_template import PromptRefused
+from actors.conversations import Conversation, Conversations, Keeping
+from actors.directory import Directory
+from actors.offload import Offload
+from actors.prompt import Prompts, fit_prompt
+from actors.sampling_defaults import SamplingDefaults, sampling_of
+from actors.tombstones import Tombstones
+from protocol import errors
+from protocol.errors import WireError
+from protocol.input_items import Message
+from protocol.messages import (
+    Ask,
+    Cancel,
+    CloseStream,
+    ConnectionClosed,
+    Ended,
+    Enqueue,
+    ModelReady,
+    OpenStream,
+    Refused,
+    Released,
+    Remember,
+    RequestId,
+    Stats,
+    Sweep,
+    Tokenised,
+)
+from protocol.responses import ResponseCreate, messages_of
+
+TokeniserInbox = Ask | Cancel | Tokenised | Remember | Released | ConnectionClosed | ModelReady | Sweep
+
+_INLINE_BYTES = 2_000
+"""Of prompt text, in UTF-8, that is tokenised on the event loop: 1.2 ms for English, 6 ms for random characters."""
+_RETRY_AFTER_MS = 1_000.0
+
+log = structlog.get_logger()
+
+
+class _Request:
+    """A request that is here or was passed on, until it is released and its conversation is settled."""
+
+    __slots__ = ("ask", "parent", "passed_on", "released", "settled", "turns")
+
+    def __init__(self, ask: Ask, parent: Conversation | None, turns: tuple[Message, ...]) -> None:
+        self.ask = ask
+        self.parent = parent
+        self.turns = turns
+        self.passed_on = False
+        self.released = False
+        self.settled = False
+        """Whether it is decided what is kept of it."""
+
+    def messages(self) -> Sequence[Message]:
+        instructions = self.ask.create.instructions
+        front = [Message("system", instructions)] if instructions else []
+        return [*front, *(self.parent.history() if self.parent is not None else ()), *self.turns]
+
+
+class Tokeniser(Actor[TokeniserInbox]):
+    """Turns `Ask` into `OpenStream` for the detokeniser and `Enqueue` for admission, in that order, or into `Refused`.
+
+    Until the first `ModelReady` every request is refused with a retry time. Long prompts are tokenised elsewhere
+    (`offload`); at most `most_offloaded` at a time. A cancel of a request that is still here ends it here (`Ended`, and
+    no `Released`: it never got to admission); one that was passed on, the cancel follows.
+    """
+
+    name: ClassVar[str] = "tokeniser"
+    fate: ClassVar[Fate] = Fate.OWN
+
+    def __init__(
+        self,
+        mailbox: Mailbox[TokeniserInbox],
+        *,
+        vocabulary: Prompts,
+        admission: Address[Enqueue | Cancel],
+        detokeniser: Address[OpenStream | CloseStream],
+        directory: Directory,
+        clock: Clock,
+        offload: Offload,
+        random: Random,
+        aliases: tuple[str, ...] = (),
+        defaults: SamplingDefaults | None = None,
+        default_max_output_tokens: int = 1_024,
+        keeping: Keeping | None = None,
+        most_offloaded: int = 64,
+    ) -> None:
+        super().__init__(mailbox)
+        self._vocabulary = vocabulary
+        self._admission = admission
+        self._detokeniser = detokeniser
+        self._directory = directory
+        self._clock = clock
+        self._offload = offload
+        self._random = random
+        self._aliases = aliases
+        self._defaults = defaults or SamplingDefaults()
+        self._default_max_output_tokens = default_max_output_tokens
+        self._most_offloaded = most_offloaded
+        self._model: ModelReady | None = None
+        self._conversations = Conversations(keeping)
+        self._requests: dict[RequestId, _Request] = {}
+        self._offloaded = 0
+        self._tombstones = Tombstones()
+
+    def handle(self, message: TokeniserInbox) -> None:
+        match message:
+            case Ask():
+                self._ask(message)
+            case Tokenised():
+                self._offloaded -= 1
+                self._tokenised(message)
+            case Cancel():
+                self._cancel(message)
+            case Remember():
+                self._remember(message)
+            case Released():
+                self._released(message)
+            case ConnectionClosed():
+                self._conversations.forget_connection(message.connection)
+                for request in self._requests.values():
+                    if request.ask.connection == message.connection and not request.ask.create.stored:
+                        request.settled = True
+            case ModelReady():
+                self._model = message
+            case Sweep():
+                self._conversations.sweep(message.at)
+                self._tombstones.sweep(message.at)
+            case _:
+                assert_never(message)
+
+    def lose(self, message: TokeniserInbox, error: Exception) -> None:
+        match message:
+            case Ask():
+                self._requests.pop(message.request, None)
+                self._refuse(message, errors.internal_error())
+            case Tokenised():
+                request = self._requests.pop(message.request, None)
+                if request is not None:
+                    self._refuse(request.ask, errors.internal_error())
+            case Cancel() | Remember() | Released() | ConnectionClosed() | ModelReady() | Sweep():
+                # Nobody waits for an answer to these; what they were about is swept in its time.
+                pass
+            case _:
+                assert_never(message)
+
+    # --- from a question to tokens ---
+
+    def _ask(self, ask: Ask) -> None:
+        if self._tombstones.rises(ask.request):
+            self._say_cancelled(ask)
+            return
+        request = self._open(ask)
+        if isinstance(request, WireError):
+            self._refuse(ask, request)
+            return
+        self._requests[ask.request] = request
+        messages = request.messages()
+        work = partial(fit_prompt, self._vocabulary, messages, self._most_input(ask.create))
+        if sum(_utf8_bound(message.text) for message in messages) <= _INLINE_BYTES:
+            self._tokenised(_outcome(ask.request, _result(work)))
+        elif self._offloaded < self._most_offloaded:
+            self._offloaded += 1
+            self._offload(work, lambda result: self._mailbox.tell(_outcome(ask.request, result)))
+        else:
+            what = f"All {self._most_offloaded:,} places for long prompts are taken"
+            self._refuse(ask, errors.server_overloaded(what, _RETRY_AFTER_MS))
+
+    def _open(self, ask: Ask) -> _Request | WireError:
+        if self._model is None:
+            return errors.server_overloaded("The model is still being loaded", _RETRY_AFTER_MS)
+        served = (self._model.name, *self._aliases)
+        if ask.create.model is not None and ask.create.model not in served:
+            return errors.model_not_found(ask.create.model, served)
+        parent = None
+        previous = ask.create.previous_response_id
+        if previous is not None:
+            parent = self._conversations.find(ask.tenant, previous, ask.connection, self._clock())
+            if parent is None:
+                return errors.previous_response_not_found(previous)
+        return _Request(ask, parent, tuple(messages_of(ask.create)))
+
+    def _most_input(self, create: ResponseCreate) -> int | None:
+        """The longest prompt to cut a conversation down to; None when it is not to be cut."""
+        if create.truncation != "auto":
+            return None
+        assert self._model is not None
+        wanted = create.max_output_tokens or min(self._default_max_output_tokens, self._model.max_context // 2)
+        return self._model.max_context - (0 if create.prefill_only else wanted)
+
+    def _tokenised(self, done: Tokenised) -> None:
+        request = self._requests.get(done.request)
+        if request is None:  # cancelled while it was being tokenised
+            return
+        room = self._room(request.ask.create, len(done.tokens) // 4) if done.error is None else done.error
+        if isinstance(room, WireError):
+            self._refuse(request.ask, room)
+        else:
+            self._pass_on(request, done.tokens, room)
+
+    def _room(self, create: ResponseCreate, input_tokens: int) -> int | WireError:
+        """How many tokens the answer may have, or why there is no room for any."""
+        assert self._model is not None
+        if input_tokens == 0:
+            return errors.invalid_request("The input makes an empty prompt. Send a text.", "input")
+        max_context = self._model.max_context
+        wanted = 0 if create.prefill_only else create.max_output_tokens
+        if wanted is None:
+            room = min(self._default_max_output_tokens, max_context - input_tokens)
+            return room if room > 0 else errors.context_length_exceeded(input_tokens, None, max_context)
+        if input_tokens + wanted > max_context:
+            return errors.context_length_exceeded(input_tokens, wanted or None, max_context)
+        return wanted
+
+    def _pass_on(self, request: _Request, tokens: bytes, max_output_tokens: int) -> None:
+        ask, create = request.ask, request.ask.create
+        assert self._model is not None
+        end_tokens = () if create.ignore_eos else self._model.end_tokens
+        opened = OpenStream(ask.request, ask.connection, end_tokens, create.stop, create.logprobs, max_output_tokens)
+        targets = create.targets
+        enqueue = Enqueue(
+            ask.request,
+            ask.connection,
+            ask.tenant,
+            tokens,
+            sampling_of(create, self._defaults, self._random.getrandbits(63)),
+            max_output_tokens,
+            end_tokens,
+            ask.received_at,
+            None if create.deadline_ms is None else ask.received_at + create.deadline_ms / 1000,
+            "default" if create.service_tier in (None, "auto") else create.service_tier,
+            _seconds(targets.ttft_ms if targets is not None else None),
+            _seconds(targets.itl_ms if targets is not None else None),
+        )
+        if not self._detokeniser.offer(opened):
+            self._refuse(ask, errors.server_overloaded("Too many answers are under way", _RETRY_AFTER_MS))
+        elif not self._admission.offer(enqueue):
+            self._detokeniser.tell(CloseStream(ask.request))
+            self._refuse(ask, errors.server_overloaded("Too many requests arrive at once", _RETRY_AFTER_MS))
+        else:
+            request.passed_on = True
+
+    def _refuse(self, ask: Ask, error: WireError) -> None:
+        self._requests.pop(ask.request, None)
+        self._directory.tell(ask.connection, Refused(ask.request, error))
+
+    # --- how requests end ---
+
+    def _cancel(self, cancel: Cancel) -> None:
+        request = self._requests.get(cancel.request)
+        if request is None:
+            self._tombstones.bury(cancel.request, self._clock())
+            return
+        if cancel.keep is not None:
+            # Even after `Remember`: what the reader has seen is less than the whole answer, and counts.
+            self._keep(request, cancel.keep or None)
+        request.settled = True
+        if not request.passed_on:
+            del self._requests[cancel.request]
+            self._say_cancelled(request.ask)
+        elif not request.released:
+            self._admission.tell(cancel)
+            self._detokeniser.tell(CloseStream(cancel.request))
+        else:
+            del self._requests[cancel.request]
+
+    def _remember(self, remember: Remember) -> None:
+        request = self._requests.get(remember.request)
+        if request is None:
+            return
+        if remember.text is not None and not request.settled:
+            self._keep(request, None if request.ask.create.prefill_only else remember.text)
+        request.settled = True
+        if request.released:
+            del self._requests[remember.request]
+
+    def _released(self, released: Released) -> None:
+        """`Remember` is often still behind it: the scheduler's word is faster than text."""
+        request = self._requests.get(released.request)
+        if request is None:
+            return
+        request.released = True
+        if request.settled:
+            del self._requests[released.request]
+
+    def _keep(self, request: _Request, answer: str | None) -> None:
+        ask = request.ask
+        turns = request.turns if answer is None else (*request.turns, Message("assistant", answer))
+        only_for = None if ask.create.stored else ask.connection
+        self._conversations.keep(ask.tenant, ask.request, Conversation(request.parent, turns), only_for, self._clock())
+
+    def _say_cancelled(self, ask: Ask) -> None:
+        self._directory.tell(ask.connection, Ended(ask.request, "cancelled", Stats()))
+
+
+def _result(work: Callable[[], bytes]) -> bytes | Exception:
+    try:
+        return work()
+    except PromptRefused as refused:
+        return refused
+
+
+def _outcome(request: RequestId, result: bytes | Exception) -> Tokenised:
+    match result:
+        case bytes():
+            return Tokenised(request, result)
+        case PromptRefused():
+            return Tokenised(request, b"", errors.invalid_request(str(result), "input"))
+        case _:
+            log.error("prompt.failed", request=request, exc_info=result)
+            return Tokenised(request, b"", errors.internal_error())
+
+
+def _utf8_bound(text: str) -> int:
+    """At least as many as the bytes of `text`, found without encoding it."""
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -1,0 +1,105 @@
+"""The frames that wait for a socket, and the loop that hands them over: the only place that waits for the other end.
+
+Knows how much is unsent and for how long the socket has taken nothing. Knows nothing of what the frames say.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from actors.actor import Clock
+from actors.socket import Socket
+
+
+class Writer:
+    """`put` frames, in order; `write`, in a task of its own, sends them.
+
+    `on_idle` is called whenever everything has been handed to the socket, `on_stall` when the socket has stopped taking
+    frames or takes them again: `stalled_since` says which.
+    """
+
+    def __init__(
+        self,
+        socket: Socket,
+        *,
+        clock: Clock,
+        stall_s: float,
+        on_idle: Callable[[], None],
+        on_stall: Callable[[], None],
+    ) -> None:
+        self._socket = socket
+        self._clock = clock
+        self._stall_s = stall_s
+        self._on_idle = on_idle
+        self._on_stall = on_stall
+        self._frames: deque[bytes] = deque()
+        self._sending_since: float | None = None
+        self._finishing = False
+        self._dropped = False
+        self._something = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self.unsent_bytes = 0
+        """In frames that wait, without the one that is being sent."""
+        self.stalled_since: float | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Everything has been handed to the socket."""
+        return not self._frames and self._sending_since is None
+
+    def put(self, frames: list[bytes]) -> None:
+        if not frames or self._dropped:
+            return
+        self._frames.extend(frames)
+        self.unsent_bytes += sum(map(len, frames))
+        self._something.set()
+        if self._timer is None:
+            self._look_again()
+
+    def finish(self) -> None:
+        """`write` is to return once what waits has been sent."""
+        self._finishing = True
+        self._something.set()
+
+    def drop(self) -> None:
+        """Forget what waits, and whatever is still put."""
+        self._dropped = True
+        self._frames.clear()
+        self.unsent_bytes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def write(self) -> None:
+        """Send until told to `finish`. Raises `SocketGone`. A cancel leaves the socket fit for nothing but `close`."""
+        while True:
+            while self._frames:
+                await self._send(self._frames.popleft())
+            if self._finishing:
+                return
+            self._something.clear()
+            self._on_idle()
+            await self._something.wait()
+
+    async def _send(self, frame: bytes) -> None:
+        self.unsent_bytes = max(0, self.unsent_bytes - len(frame))
+        self._sending_since = self._clock()
+        await self._socket.send(frame)
+        self._sending_since = None
+        if self.stalled_since is not None:
+            self.stalled_since = None
+            self._on_stall()
+
+    def _look_again(self) -> None:
+        # One timer for as long as there is something to send, not one a frame: frames are many, stalls are few.
+        self._timer = asyncio.get_running_loop().call_later(self._stall_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self.idle or self._dropped:
+            return
+        since = self._sending_since
+        if self.stalled_since is None and since is not None and self._clock() - since >= self._stall_s / 2:
+            self.stalled_since = since
+            self._on_stall()
+        self._look_again()
