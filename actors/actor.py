@@ -86,6 +86,7 @@ class Mailbox(Generic[Inbox]):
         self._slots: OrderedDict[tuple[type, object], tuple[float, object]] = OrderedDict()
         self._lanes = {"control": _Lane(), "data": _Lane(), "slots": _Lane()}
         self._waiter: asyncio.Future[None] | None = None
+        self._taking = False
 
     def offer(self, message: Data) -> bool:
         """Put a data message at the end of its lane. False, and nothing put, when the lane is full."""
@@ -120,14 +121,16 @@ class Mailbox(Generic[Inbox]):
         Other tasks get a turn before every message. A cancelled `take` takes nothing: the message is removed only
         after the last await, and handed over in the same breath.
         """
-        assert self._waiter is None, "a mailbox has one taker"
-        await asyncio.sleep(0)
-        while not (self._control or self._data or self._slots):
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
+        assert not self._taking, "a mailbox has one taker"
+        self._taking = True
+        try:
+            await asyncio.sleep(0)
+            while not (self._control or self._data or self._slots):
+                self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
-            finally:
-                self._waiter = None
+        finally:
+            self._taking = False
+            self._waiter = None
         return self._pop()
 
     def _pop(self) -> Inbox:
@@ -222,7 +225,7 @@ class Actor(ABC, Generic[Inbox]):
             message = await self._mailbox.take()
             try:
                 self.handle(message)
-            except Exception as error:  # noqa: BLE001  the law says what ends; nothing is swallowed
+            except Exception as error:
                 log.exception("actor.failed", actor=self.name, message=type(message).__name__)
                 if self.fate is Fate.WORKER:
                     raise

@@ -106,11 +106,13 @@ class Answer:
             self._close("cancelled")
 
     def cancel(self) -> bool:
-        """Close the slot. False when there is nothing to cancel: it is cancelled already, or its end is all here."""
-        if self.closed or self._complete:
+        """Close the slot, even on text that is all here but not taken. False when it is closed already."""
+        if self.closed:
             return False
         self.cancelled = True
         self._pending = None
+        if self.ended is not None:
+            self._close("cancelled")
         return True
 
     # --- what the client is told --------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ async def _serving(settings: Config) -> None:
 def _cannot_listen(settings: Config, error: OSError) -> str:
     where = f"{settings.host}:{settings.port}"
     if error.errno == errno.EADDRINUSE:
-        return f"Port {settings.port} is in use on {settings.host}. Choose another with --port, or stop what listens there."
+        return f"Port {settings.port} on {settings.host} is in use. Choose another with --port, or stop what listens."
     if error.errno == errno.EACCES:
         return f"Listening on {where} is not permitted. Choose a port above 1023 with --port."
     return f"Listening on {where} is not possible: {os.strerror(error.errno) if error.errno else error}."

@@ -24,14 +24,18 @@ class Keeping(Struct, frozen=True):
 
 
 class Conversation:
-    """The turns added since `parent`: a history is shared by all that continue it, never copied."""
+    """The turns added since `parent`, and the answer to them if there was one.
 
-    __slots__ = ("held", "parent", "size", "turns")
+    A history is shared by all that continue it, never copied.
+    """
 
-    def __init__(self, parent: "Conversation | None", turns: tuple[Message, ...]) -> None:
+    __slots__ = ("answer", "held", "parent", "size", "turns")
+
+    def __init__(self, parent: "Conversation | None", turns: tuple[Message, ...], answer: str | None = None) -> None:
         self.parent = parent
         self.turns = turns
-        self.size = sys.getsizeof(turns) + sum(sys.getsizeof(turn.text) for turn in turns)
+        self.answer = answer
+        self.size = sys.getsizeof(turns) + sum(sys.getsizeof(turn.text) for turn in turns) + sys.getsizeof(answer)
         self.held = 0
         """By how many it is held in memory: its own entry and its children that are held."""
 
@@ -40,7 +44,8 @@ class Conversation:
         parts = []
         conversation: Conversation | None = self
         while conversation is not None:
-            parts.append(conversation.turns)
+            answer = conversation.answer
+            parts.append((*conversation.turns, *(() if answer is None else (Message("assistant", answer),))))
             conversation = conversation.parent
         return [turn for turns in reversed(parts) for turn in turns]
 
@@ -83,6 +88,16 @@ class Conversations:
         entry.used_at = now
         kept.entries.move_to_end(request)
         return entry.conversation
+
+    def shorten(self, request: RequestId, answer: str) -> None:
+        """Whoever reads the conversation of `request` has seen only this much of its answer; forget the rest."""
+        for tenant, kept in self._tenants.items():
+            entry = kept.entries.get(request)
+            if entry is not None and entry.conversation.answer is not None:
+                whole = entry.conversation
+                shorter = Conversation(whole.parent, whole.turns, answer or None)
+                self.keep(tenant, request, shorter, entry.connection, entry.used_at)
+                return
 
     def forget_connection(self, connection: ConnectionId) -> None:
         """Drop what only this socket could continue."""

@@ -4,7 +4,6 @@ A thin shell around `answer_text.py`: tokens in, text out to the connections, th
 conversation) and to the scheduler (which plans no further step). Knows nothing of sockets, steps or memory.
 """
 
-from collections import deque
 from typing import ClassVar, Protocol, assert_never
 
 import structlog
@@ -13,12 +12,11 @@ from actors.actor import Actor, Address, Clock, Fate, Mailbox
 from actors.answer_text import AnswerText
 from actors.directory import Directory
 from actors.text_decoder import TextDecoder
-from actors.tombstones import Tombstones
 from protocol.messages import (
     CloseStream,
     FinishStream,
+    Forget,
     OpenStream,
-    Released,
     Remember,
     RequestId,
     Text,
@@ -27,7 +25,7 @@ from protocol.messages import (
     TokensTaken,
 )
 
-DetokeniserInbox = OpenStream | Tokens | CloseStream | Released
+DetokeniserInbox = OpenStream | Tokens | CloseStream
 
 log = structlog.get_logger()
 
@@ -45,9 +43,11 @@ class Decoding(Protocol):
 class Detokeniser(Actor[DetokeniserInbox]):
     """Turns each step's tokens into at most one `Text` a request, then says so (`TokensTaken`).
 
-    Tokens of streams that were never opened, are closed or have ended are dropped silently: a step in flight may end
-    after its request did. An answer that cannot be decoded ends as `failed`, told through the text's own slot, because
-    the scheduler may long have told the connection that it ended well; the others in its step do not notice.
+    Tokens of streams that are closed or have ended are dropped silently: a step in flight may end after its request
+    did. A stream is opened before anyone can close it, and both messages take the same lane, so no close comes early.
+
+    An answer that cannot be decoded ends as `failed`, told through the text's own slot, because the scheduler may long
+    have told the connection that it ended well; the others in its step do not notice.
     """
 
     name: ClassVar[str] = "detokeniser"
@@ -58,7 +58,7 @@ class Detokeniser(Actor[DetokeniserInbox]):
         mailbox: Mailbox[DetokeniserInbox],
         *,
         vocabulary: Decoding,
-        tokeniser: Address[Remember],
+        tokeniser: Address[Remember | Forget],
         scheduler: Address[TokensTaken | FinishStream],
         directory: Directory,
         clock: Clock,
@@ -70,24 +70,16 @@ class Detokeniser(Actor[DetokeniserInbox]):
         self._directory = directory
         self._clock = clock
         self._answers: dict[RequestId, AnswerText] = {}
-        self._tombstones = Tombstones()
-        self._data_handled = 0
-        self._released: deque[tuple[int, RequestId]] = deque()
-        """Requests to forget once so many data messages have been handled."""
 
     def handle(self, message: DetokeniserInbox) -> None:
         match message:
             case OpenStream():
-                self._open(message)
-                self._count_data()
+                decoder = self._vocabulary.decoder()
+                self._answers[message.request] = AnswerText(message, decoder, self._vocabulary.token_text)
             case Tokens():
                 self._take(message)
-                self._count_data()
             case CloseStream():
-                if not self._drop(message.request):
-                    self._tombstones.bury(message.request, self._clock())
-            case Released():
-                self._release(message)
+                self._answers.pop(message.request, None)
             case _:
                 assert_never(message)
 
@@ -95,11 +87,10 @@ class Detokeniser(Actor[DetokeniserInbox]):
         match message:
             case OpenStream():
                 self._answers.pop(message.request, None)
-                self._tokeniser.tell(Remember(message.request, None))
+                self._tokeniser.tell(Forget(message.request))
                 self._scheduler.tell(FinishStream(message.request, self._clock()))
                 end = TextEnd("failed", 0)
                 self._directory.tell(message.connection, Text(message.request, "", (), (), end))
-                self._count_data()
             case Tokens():
                 for request in [row.request for row in message.rows] + [request for request, _ in message.ended]:
                     answer = self._answers.get(request)
@@ -107,47 +98,10 @@ class Detokeniser(Actor[DetokeniserInbox]):
                         answer.fail()
                         self._deliver(answer)
                 self._scheduler.tell(TokensTaken(message.step))
-                self._count_data()
-            case CloseStream() | Released():
-                self._forget(message.request)
+            case CloseStream():
+                self._answers.pop(message.request, None)
             case _:
                 assert_never(message)
-
-    # --- streams open and close ---
-
-    def _open(self, opened: OpenStream) -> None:
-        if self._tombstones.rises(opened.request):
-            self._tokeniser.tell(Remember(opened.request, None))
-        else:
-            decoder = self._vocabulary.decoder()
-            self._answers[opened.request] = AnswerText(opened, decoder, self._vocabulary.token_text)
-
-    def _release(self, released: Released) -> None:
-        """Forget the request, but not before the tokens that were sent ahead of its release and wait in the data lane.
-
-        They may hold the end of its answer, and a cancelled request's `OpenStream` may be among what waits.
-        """
-        waiting = self._mailbox.capacity - self._mailbox.room
-        if waiting:
-            self._released.append((self._data_handled + waiting, released.request))
-        else:
-            self._forget(released.request)
-
-    def _count_data(self) -> None:
-        self._data_handled += 1
-        while self._released and self._released[0][0] <= self._data_handled:
-            self._forget(self._released.popleft()[1])
-
-    def _forget(self, request: RequestId) -> None:
-        self._drop(request)
-        self._tombstones.rises(request)
-
-    def _drop(self, request: RequestId) -> bool:
-        """Close a stream without an end. False when there is none."""
-        if self._answers.pop(request, None) is None:
-            return False
-        self._tokeniser.tell(Remember(request, None))
-        return True
 
     # --- tokens become text ---
 
@@ -183,7 +137,7 @@ class Detokeniser(Actor[DetokeniserInbox]):
             del self._answers[answer.request]
             failed = text.end.reason == "failed"
             # Ahead of the text: whoever reads the end may continue from it at once.
-            self._tokeniser.tell(Remember(answer.request, None if failed else answer.full_text()))
+            self._tokeniser.tell(Forget(answer.request) if failed else Remember(answer.request, answer.full_text()))
             if failed or text.end.reason == "stop_text":
                 self._scheduler.tell(FinishStream(answer.request, self._clock()))
         self._directory.tell(answer.connection, text)

@@ -4,6 +4,7 @@ Messages name connections by number, so that they can be encoded; this turns the
 nothing of what is sent.
 """
 
+from actors.actor import Address
 from protocol.messages import (
     Accepted,
     CloseConnection,
@@ -17,12 +18,11 @@ from protocol.messages import (
     SocketLost,
     Started,
     Text,
+    WorkerLost,
     WriterIdle,
 )
 
-from actors.actor import Address
-
-ToConnection = Accepted | Moved | Refused | Started | Ended | Released | Text | CloseConnection | Drain
+ToConnection = Accepted | Moved | Refused | Started | Ended | Released | Text | CloseConnection | Drain | WorkerLost
 """What other actors send to a connection."""
 ConnectionInbox = ToConnection | FrameReceived | SocketLost | WriterIdle
 

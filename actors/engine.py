@@ -65,8 +65,8 @@ class EngineStopped(Exception):
 class Engine:
     """The actors of one server, from the first mailbox to the last socket.
 
-    Sockets come in by `open_connection`; the worker comes from `child`. Time, ids, chance and threads are given, so that
-    the simulation runs this same class.
+    Sockets come in by `open_connection`; workers come from `new_child`. Time, ids, chance and threads are given, so
+    that the simulation runs this same class.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class Engine:
         self._children: list[Child] = []
         """Every worker process there has been; the last one is in use."""
         self.metrics.before_scrape(self._count_mailboxes)
+
     # --- building ---
 
     def _reaper(self) -> Reaper:
@@ -120,7 +121,6 @@ class Engine:
             scheduler=_to(self.scheduler),
             executor=_to(self.executor),
             tokeniser=_to(self.tokeniser),
-            detokeniser=_to(self.detokeniser),
             engine=_to(self._inbox),
             directory=self.directory,
             metrics=self.metrics,
@@ -243,7 +243,7 @@ class Engine:
             await self._stop()
 
     def drain(self) -> None:
-        """Accept nothing new; `run` returns when what runs has ended, or after the grace time. A second call ends it now."""
+        """Accept nothing new; `run` returns when what runs has ended, or after the grace time. Called again: now."""
         now = self._clock()
         first = not self.health.draining
         self.health.drain()
@@ -268,7 +268,7 @@ class Engine:
             scheduler=_to(self.scheduler),
             reaper=_to(self.reaper),
             clock=self._clock,
-            wall_clock=self._unix_clock,
+            unix_clock=self._unix_clock,
             new_id=self._new_id,
             metrics=self.metrics,
             limits=self._limits,
@@ -316,12 +316,11 @@ class Engine:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or self._stopping:
+        if task.cancelled() or self._stopping or (error := task.exception()) is None:
             return
-        error = task.exception()
         if task in self._worker_tasks:
             self._restart_worker(repr(error))
-        else:
+        elif task in self._tasks:
             log.critical("engine.defect", actor=task.get_name(), exc_info=error)
             self._inbox.tell(ModelRefused(f"rota has a defect: its {task.get_name()} ended with {error!r}."))
 
@@ -336,17 +335,24 @@ class Engine:
         log.error("worker.restarting", why=why)
         self.metrics.worker_restarts.inc()
         self.health.down("The worker is being started again after an internal error.")
-        for task in self._worker_tasks:
+        self._children[-1].abandon()
+        old = self._worker_tasks
+        self._worker_tasks = set()
+        for task in old:
             task.cancel()
-        self._worker_tasks.clear()
+        restarting = asyncio.create_task(self._start_anew(old, why), name="worker restart")
+        self._tasks.add(restarting)
+        restarting.add_done_callback(self._ended)
+
+    async def _start_anew(self, old: set[asyncio.Task[None]], why: str) -> None:
+        await asyncio.gather(*old, return_exceptions=True)
         for mailbox in (self.admission, self.scheduler, self.executor):
             mailbox.clear()
-        self._children[-1].abandon()
         lost = WorkerLost(why, self._clock())
         self.reaper.tell(lost)
-        self._start_worker()
-        # Told last: what connections now cancel goes to the new three.
+        # What connections cancel now waits for the new three: their mailboxes are the same.
         self.directory.tell_all(lost)
+        self._start_worker()
 
     async def _stop(self) -> None:
         self._stopping = True

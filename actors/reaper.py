@@ -1,5 +1,5 @@
-"""The reaper: owns every clock. Deadlines, queue waits, idle and over-age sockets, expiry of what is kept, drain; and it
-audits that nothing leaked.
+"""The reaper: owns every clock. Deadlines, queue waits, idle and over-age sockets, expiry of what is kept, drain; and
+it audits that nothing leaked.
 
 Knows when things are due and whom to tell. Ends nothing itself: whoever holds a thing ends it.
 """
@@ -68,7 +68,6 @@ class Reaper(Actor[ReaperInbox]):
         scheduler: Address[Sweep | AuditRequest],
         executor: Address[Sweep],
         tokeniser: Address[Sweep],
-        detokeniser: Address[Sweep],
         engine: Address[Drained],
         directory: Directory,
         metrics: Metrics,
@@ -78,7 +77,7 @@ class Reaper(Actor[ReaperInbox]):
         self._patience = patience
         self._admission = admission
         self._scheduler = scheduler
-        self._sweep_too = (executor, tokeniser, detokeniser)
+        self._sweep_too = (executor, tokeniser)
         self._engine = engine
         self._directory = directory
         self._metrics = metrics

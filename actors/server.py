@@ -200,6 +200,8 @@ class Server:
             return _unauthorised()
         if self._health.draining or not self._accepting:
             return _error(shutting_down())
+        if self._health.model is None:
+            return self._not_yet()
         if sum(self._open.values()) >= settings.connections:
             return _error(websocket_connection_limit_reached(settings.connections, _RETRY_MS))
         if self._open.get(_address(connection), 0) >= settings.connections_per_address:
@@ -211,7 +213,7 @@ class Server:
         keys = self._settings.keys
         if not keys:
             return ""
-        given = _key_given(headers).encode()
+        given = _key_given(headers).encode(errors="surrogateescape")
         # All of them are compared, so that the time taken says nothing about which is nearly right.
         matches = [tenant for tenant, key in keys.items() if hmac.compare_digest(key.encode(), given)]
         return matches[0] if matches else None
@@ -254,10 +256,13 @@ class Server:
             return _error(shutting_down())
         model = self._health.model
         if model is None:
-            return _error(server_overloaded(self._health.reason.rstrip("."), _RETRY_MS))
+            return self._not_yet()
         created = int(self._health.started_unix)
         card = {"id": model.name, "object": "model", "created": created, "owned_by": "rota"}
         return _json(HTTPStatus.OK, _encode({"object": "list", "data": [card]}))
+
+    def _not_yet(self) -> Response:
+        return _error(server_overloaded(self._health.reason.rstrip("."), _RETRY_MS))
 
     def _page(self, path: str, headers: Headers) -> Response:
         page = self._pages.get(path)

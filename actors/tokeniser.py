@@ -29,10 +29,10 @@ from protocol.messages import (
     ConnectionClosed,
     Ended,
     Enqueue,
+    Forget,
     ModelReady,
     OpenStream,
     Refused,
-    Released,
     Remember,
     RequestId,
     Stats,
@@ -41,7 +41,7 @@ from protocol.messages import (
 )
 from protocol.responses import ResponseCreate, messages_of
 
-TokeniserInbox = Ask | Cancel | Tokenised | Remember | Released | ConnectionClosed | ModelReady | Sweep
+TokeniserInbox = Ask | Cancel | Tokenised | Remember | Forget | ConnectionClosed | ModelReady | Sweep
 
 _INLINE_BYTES = 2_000
 """Of prompt text, in UTF-8, that is tokenised on the event loop: 1.2 ms for English, 6 ms for random characters."""
@@ -51,18 +51,17 @@ log = structlog.get_logger()
 
 
 class _Request:
-    """A request that is here or was passed on, until it is released and its conversation is settled."""
+    """A request that is here or was passed on, until it comes back as `Remember`, `Cancel` or `Forget`."""
 
-    __slots__ = ("ask", "parent", "passed_on", "released", "settled", "turns")
+    __slots__ = ("ask", "keeps", "parent", "passed_on", "turns")
 
     def __init__(self, ask: Ask, parent: Conversation | None, turns: tuple[Message, ...]) -> None:
         self.ask = ask
         self.parent = parent
         self.turns = turns
         self.passed_on = False
-        self.released = False
-        self.settled = False
-        """Whether it is decided what is kept of it."""
+        self.keeps = True
+        """Whether its conversation is to be kept: its only possible reader may have gone."""
 
     def messages(self) -> Sequence[Message]:
         instructions = self.ask.create.instructions
@@ -75,7 +74,7 @@ class Tokeniser(Actor[TokeniserInbox]):
 
     Until the first `ModelReady` every request is refused with a retry time. Long prompts are tokenised elsewhere
     (`offload`); at most `most_offloaded` at a time. A cancel of a request that is still here ends it here (`Ended`, and
-    no `Released`: it never got to admission); one that was passed on, the cancel follows.
+    no `Forget`: it never got to admission); one that was passed on, the cancel follows.
     """
 
     name: ClassVar[str] = "tokeniser"
@@ -127,13 +126,13 @@ class Tokeniser(Actor[TokeniserInbox]):
                 self._cancel(message)
             case Remember():
                 self._remember(message)
-            case Released():
-                self._released(message)
+            case Forget():
+                self._requests.pop(message.request, None)
             case ConnectionClosed():
                 self._conversations.forget_connection(message.connection)
                 for request in self._requests.values():
                     if request.ask.connection == message.connection and not request.ask.create.stored:
-                        request.settled = True
+                        request.keeps = False
             case ModelReady():
                 self._model = message
             case Sweep():
@@ -151,7 +150,7 @@ class Tokeniser(Actor[TokeniserInbox]):
                 request = self._requests.pop(message.request, None)
                 if request is not None:
                     self._refuse(request.ask, errors.internal_error())
-            case Cancel() | Remember() | Released() | ConnectionClosed() | ModelReady() | Sweep():
+            case Cancel() | Remember() | Forget() | ConnectionClosed() | ModelReady() | Sweep():
                 # Nobody waits for an answer to these; what they were about is swept in its time.
                 pass
             case _:
@@ -245,9 +244,8 @@ class Tokeniser(Actor[TokeniserInbox]):
             _seconds(targets.ttft_ms if targets is not None else None),
             _seconds(targets.itl_ms if targets is not None else None),
         )
-        if not self._detokeniser.offer(opened):
-            self._refuse(ask, errors.server_overloaded("Too many answers are under way", _RETRY_AFTER_MS))
-        elif not self._admission.offer(enqueue):
+        self._detokeniser.tell(opened)
+        if not self._admission.offer(enqueue):
             self._detokeniser.tell(CloseStream(ask.request))
             self._refuse(ask, errors.server_overloaded("Too many requests arrive at once", _RETRY_AFTER_MS))
         else:
@@ -260,47 +258,31 @@ class Tokeniser(Actor[TokeniserInbox]):
     # --- how requests end ---
 
     def _cancel(self, cancel: Cancel) -> None:
-        request = self._requests.get(cancel.request)
+        request = self._requests.pop(cancel.request, None)
         if request is None:
+            # Not here yet, or over. What its reader has seen counts, even if it is less than the whole answer.
             self._tombstones.bury(cancel.request, self._clock())
+            if cancel.keep is not None:
+                self._conversations.shorten(cancel.request, cancel.keep)
             return
         if cancel.keep is not None:
-            # Even after `Remember`: what the reader has seen is less than the whole answer, and counts.
             self._keep(request, cancel.keep or None)
-        request.settled = True
-        if not request.passed_on:
-            del self._requests[cancel.request]
-            self._say_cancelled(request.ask)
-        elif not request.released:
+        if request.passed_on:
             self._admission.tell(cancel)
             self._detokeniser.tell(CloseStream(cancel.request))
         else:
-            del self._requests[cancel.request]
+            self._say_cancelled(request.ask)
 
     def _remember(self, remember: Remember) -> None:
-        request = self._requests.get(remember.request)
-        if request is None:
-            return
-        if remember.text is not None and not request.settled:
+        request = self._requests.pop(remember.request, None)
+        if request is not None and request.keeps:
             self._keep(request, None if request.ask.create.prefill_only else remember.text)
-        request.settled = True
-        if request.released:
-            del self._requests[remember.request]
-
-    def _released(self, released: Released) -> None:
-        """`Remember` is often still behind it: the scheduler's word is faster than text."""
-        request = self._requests.get(released.request)
-        if request is None:
-            return
-        request.released = True
-        if request.settled:
-            del self._requests[released.request]
 
     def _keep(self, request: _Request, answer: str | None) -> None:
         ask = request.ask
-        turns = request.turns if answer is None else (*request.turns, Message("assistant", answer))
         only_for = None if ask.create.stored else ask.connection
-        self._conversations.keep(ask.tenant, ask.request, Conversation(request.parent, turns), only_for, self._clock())
+        conversation = Conversation(request.parent, request.turns, answer)
+        self._conversations.keep(ask.tenant, ask.request, conversation, only_for, self._clock())
 
     def _say_cancelled(self, ask: Ask) -> None:
         self._directory.tell(ask.connection, Ended(ask.request, "cancelled", Stats()))

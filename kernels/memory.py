@@ -5,7 +5,11 @@ these into a number of blocks. Knows nothing of models or of what is in a block.
 """
 
 import contextlib
+import ctypes
+import os
 import re
+import resource
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +107,7 @@ class PeakMeter:
             torch.cuda.reset_peak_memory_stats(self._device)
             self._start = torch.cuda.memory_allocated(self._device)
         else:
+            _give_back_free_memory()
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
             self._start = _status_bytes("VmRSS")
@@ -117,6 +122,12 @@ class PeakMeter:
         self.bytes = max(0, peak - self._start)
 
 
+def _give_back_free_memory() -> None:
+    """Have the C library return what the process has freed, or a step that reuses it would seem to take nothing."""
+    with contextlib.suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _status_bytes(field: str) -> int:
     """A field of /proc/self/status in bytes; without such a file, the resident peak getrusage knows."""
     try:
@@ -125,9 +136,6 @@ def _status_bytes(field: str) -> int:
             return int(found[1]) * 1024
     except OSError:
         pass
-    import resource
-    import sys
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -139,8 +147,6 @@ def _system_available() -> int:
             return int(found[1]) * 1024
     except OSError:
         pass
-    import os
-
     # No way to ask what is free: half of what is fitted is what other programs usually leave.
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 

@@ -328,7 +328,10 @@ class ModelRefused(Control, frozen=True):
 
 
 class WorkerLost(SingleControl, frozen=True):
-    """executor -> scheduler, engine: the worker process ended or hung; what ran in it is gone."""
+    """executor -> scheduler, engine: the worker process ended or hung; what ran in it is gone.
+
+    engine -> reaper, connections: admission, scheduler and executor have started anew; all they held is gone.
+    """
 
     message: str
     at: float
@@ -408,12 +411,9 @@ class Forget(RequestControl, frozen=True):
 
 
 class Remember(RequestControl, frozen=True):
-    """detokeniser -> tokeniser: the answer ended here; keep the conversation, so that it can be continued.
+    """detokeniser -> tokeniser: the answer ended here; keep the conversation, so that it can be continued."""
 
-    Exactly once for every `OpenStream`. `text` None: it came to nothing (cancelled, failed, refused); keep nothing.
-    """
-
-    text: str | None
+    text: str
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):
@@ -510,7 +510,7 @@ class CloseConnection(ConnectionControl, frozen=True):
 
 
 class Sweep(SingleControl, frozen=True):
-    """reaper -> all but connections: drop what has been kept too long, look for what hangs or is due."""
+    """reaper -> tokeniser, admission, scheduler, executor: drop what was kept too long, look for what hangs."""
 
     at: float
 

@@ -51,7 +51,7 @@ class BlockPool:
             self._references[block] = 1
         return blocks
 
-    def release(self, blocks: array[int]) -> None:
+    def release(self, blocks: "array[int]") -> None:
         """Drop one reference on each; those that reach 0 are free."""
         for block in blocks:
             self._references[block] -= 1

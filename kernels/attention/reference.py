@@ -156,17 +156,25 @@ class PagedBatch:
         )
 
     def _decode_mask(self, group: _Decodes, window: int | None) -> Tensor:
-        """`[R, 1, 1, context]`, true where visible."""
+        """`[R, 1, 1, context]`: what is added to the scores."""
         seen = torch.arange(group.tables.shape[1] * self._cache.block_size, device=self._device)
-        return _visible(seen, group.positions[:, None], window)[:, None, None]
+        return self._added(seen, group.positions[:, None], window)[:, None, None]
 
     def _prefill_mask(self, chunk: _Prefill, window: int | None) -> Tensor | None:
-        """`[chunk, context]`, true where visible; None: the chunk begins its sequence and is simply causal."""
+        """`[chunk, context]`, added to the scores; None: the chunk begins its sequence and is simply causal."""
         end = chunk.start + chunk.last - chunk.first
         if chunk.start == 0 and (window is None or window >= end):
             return None
         seen = torch.arange(end, device=self._device)
-        return _visible(seen, torch.arange(chunk.start, end, device=self._device)[:, None], window)
+        return self._added(seen, torch.arange(chunk.start, end, device=self._device)[:, None], window)
+
+    def _added(self, seen: Tensor, positions: Tensor, window: int | None) -> Tensor:
+        # Numbers, not truth values: scaled_dot_product_attention would turn those into numbers once a layer.
+        hidden = seen > positions
+        if window is not None:
+            hidden |= seen <= positions - window
+        added = torch.zeros(hidden.shape, dtype=self._cache.keys[0].dtype, device=self._device)
+        return added.masked_fill_(hidden, float("-inf"))
 
     def _gather(self, layer: int, tables: Tensor, length: int | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values `[R, kv_heads, context, head_dim]` of block tables `[R, blocks]`, cut to `length`."""
@@ -178,11 +186,6 @@ class PagedBatch:
     @staticmethod
     def _room(query: Tensor, value: Tensor) -> Tensor:
         return query.new_empty((*query.shape[:2], value.shape[2]))
-
-
-def _visible(seen: Tensor, positions: Tensor, window: int | None) -> Tensor:
-    visible = seen <= positions
-    return visible if window is None else visible & (seen > positions - window)
 
 
 def _gathered(pages: Tensor, tables: Tensor, length: int | None) -> Tensor:

@@ -1,0 +1,167 @@
+"""One response's events, whatever the order in which the engine speaks."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.answer import Answer
+from protocol.errors import WireError, internal_error
+from protocol.messages import Accepted, Ended, FinishReason, Moved, Stats, Text, TextEnd
+from protocol.responses import ResponseCreate
+from tests.protocol.official import validate_event
+
+TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
+
+
+def new_answer(lane: str | None = None, **fields: Any) -> Answer:
+    return Answer("resp_1", ResponseCreate(stream_id=lane, **fields), 10.0, 1_732_900_000, "m")
+
+
+def accepted(position: int = 0) -> Accepted:
+    return Accepted("resp_1", 9, 64, 10.0, position)
+
+
+def text(words: str, *times: float, end: TextEnd | None = None) -> Text:
+    return Text("resp_1", words, times, (), end)
+
+
+def ended(reason: FinishReason, error: WireError | None = None) -> Ended:
+    return Ended("resp_1", reason, Stats(), error)
+
+
+def kinds(frames: list[bytes]) -> list[str]:
+    return [json.loads(frame)["type"].removeprefix("response.") for frame in frames]
+
+
+def test_text_is_joined_until_it_is_taken() -> None:
+    answer = new_answer()
+    answer.accepted(accepted())
+    assert not answer.ready
+    answer.add(text("one ", 11.0))
+    answer.add(text("two", 12.0))
+    assert answer.ready
+    assert answer.unsent_chars == 7
+    frames = answer.take(13.0, 0)
+    assert json.loads(frames[-1])["delta"] == "one two"
+    assert (answer.unsent_chars, answer.delivered_text, answer.output_tokens) == (0, "one two", 2)
+    assert answer.gaps == [1.0]
+    assert answer.first_text_at == 13.0
+
+
+def test_text_before_anything_else_still_comes_after_created() -> None:
+    answer = new_answer()
+    answer.add(text("Hi", 11.0))
+    assert kinds(answer.take(12.0, 0))[:2] == ["created", "in_progress"]
+    assert kinds(answer.accepted(accepted())) == []
+    assert answer.started() == []
+
+
+def test_usage_counts_up_to_the_token_that_ended_the_answer() -> None:
+    answer = new_answer()
+    answer.accepted(accepted())
+    answer.add(text("Hi", 11.0, 11.1, 11.2, 11.3, end=TextEnd("stop_text", 2)))
+    answer.end(Ended("resp_1", "length", Stats(output_tokens=4)))
+    response = json.loads(answer.take(12.0, 1_732_900_002)[-1])["response"]
+    assert response["usage"]["output_tokens"] == 2
+    assert response["rota"]["finish_reason"] == "stop_text"
+    assert response["completed_at"] == 1_732_900_002
+
+
+def test_quantiles_are_gaps_that_were_really_there() -> None:
+    answer = new_answer()
+    times = [11.0]
+    for gap in [0.01] * 98 + [0.5, 0.9]:
+        times.append(times[-1] + gap)
+    answer.add(text("x", *times, end=TextEnd("stop", 101)))
+    answer.end(ended("stop"))
+    rota = json.loads(answer.take(12.0, 0)[-1])["response"]["rota"]
+    assert rota["itl_ms"] == {"p50": 10, "p99": 500, "max": 900}
+
+
+def test_the_tier_shown_is_the_tier_used() -> None:
+    created = json.loads(new_answer(service_tier="auto").accepted(accepted())[0])
+    assert created["response"]["service_tier"] == "default"
+    assert "service_tier" not in json.loads(new_answer().accepted(accepted())[0])["response"]
+
+
+def test_a_place_in_the_queue_is_told_only_while_it_waits() -> None:
+    answer = new_answer()
+    assert answer.moved(Moved("resp_1", 3, 0.1)) == []
+    assert kinds(answer.accepted(accepted(2))) == ["created", "queued"]
+    assert kinds(answer.moved(Moved("resp_1", 1, 0.1))) == ["queued"]
+    assert kinds(answer.started()) == ["in_progress"]
+    assert answer.moved(Moved("resp_1", 1, 0.1)) == []
+
+
+def test_a_failure_keeps_its_error_code() -> None:
+    answer = new_answer()
+    answer.end(ended("failed", internal_error()))
+    assert kinds(answer.take(12.0, 0)) == ["created", "failed"]
+    assert answer.figures().error_code == "internal_error"
+
+
+def test_an_answer_that_was_finished_early_keeps_its_reason() -> None:
+    answer = new_answer()
+    answer.finish("failed", internal_error(), 0)
+    answer.end(ended("cancelled"))
+    assert not answer.ready
+    assert answer.figures().finish_reason == "failed"
+
+
+SPEECH = st.sampled_from(["accepted", "queued", "moved", "started", "text", "end", "ended", "gone", "cancel", "take"])
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "failed"])
+@settings(deadline=None)
+@given(script=st.lists(SPEECH, max_size=30))
+def test_any_order_makes_one_valid_response(reason: FinishReason, script: list[str]) -> None:
+    answer = new_answer("a")
+    frames: list[bytes] = []
+    said, over, cancelled_at = "", False, None
+
+    def take() -> None:
+        if answer.ready:
+            frames.extend(answer.take(20.0, 1_732_900_002))
+
+    for step, what in enumerate([*script, "gone", "take"]):
+        match what:
+            case "accepted" if not answer.exists:
+                frames += answer.accepted(accepted())
+            case "queued" if not answer.exists:
+                frames += answer.accepted(accepted(2))
+            case "moved":
+                frames += answer.moved(Moved("resp_1", 1, 0.1))
+            case "started":
+                frames += answer.started()
+            case "text" if not over:
+                answer.add(text(f"{step} ", 10.0 + step))
+                said += f"{step} "
+            case "end" if not over:
+                answer.add(text("", 10.0 + step, end=TextEnd("stop", 3)))
+                over = True
+            case "ended" if answer.ended is None and over:
+                answer.end(ended("stop"))
+            case "gone" if answer.ended is None:
+                answer.end(ended("stop") if over else ended(reason, internal_error() if reason == "failed" else None))
+            case "cancel":
+                if answer.cancel():
+                    cancelled_at = len(frames)
+            case "take":
+                take()
+    events = [json.loads(frame) for frame in frames]
+    for frame in frames:
+        validate_event(frame)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[0]["type"] == "response.created"
+    assert [event["type"] in TERMINAL for event in events] == [False] * (len(events) - 1) + [True]
+    shown = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    assert said.startswith(shown)
+    if cancelled_at is not None:
+        assert not any("delta" in event for event in events[cancelled_at:])
+        assert events[-1]["response"]["status"] in ("cancelled", "failed")
+    elif over and events[-1]["type"] == "response.completed":
+        assert shown == said
+    assert answer.figures().finish_reason == events[-1]["response"]["rota"]["finish_reason"]

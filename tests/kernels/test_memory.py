@@ -1,0 +1,68 @@
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import ModelError, memory
+from kernels.memory import GIB, PeakMeter, plan
+
+FACTS: dict[str, Any] = {
+    "weights_bytes": GIB,
+    "working_bytes": GIB // 2,
+    "available_bytes": 10 * GIB,
+    "block_bytes": 2**20,
+    "block_size": 16,
+    "max_context": 8192,
+    "max_rows": 256,
+    "kv_memory": None,
+    "on_gpu": False,
+}
+
+
+def test_a_cpu_gets_four_gib_when_there_is_plenty() -> None:
+    budget = plan(**FACTS)
+    assert (budget.blocks, budget.kv_bytes) == (4096, 4 * GIB)
+    assert (budget.weights_bytes, budget.working_bytes) == (GIB, GIB // 2)
+
+
+def test_a_cpu_gets_half_of_what_is_free_when_that_is_less() -> None:
+    assert plan(**FACTS | {"available_bytes": 4 * GIB}).kv_bytes == int(1.75 * GIB)
+
+
+def test_a_gpu_gets_nearly_all() -> None:
+    assert plan(**FACTS | {"on_gpu": True}).kv_bytes == pytest.approx(8.7 * GIB, rel=0.01)
+
+
+def test_no_more_than_could_be_used() -> None:
+    assert plan(**FACTS | {"max_rows": 2}).blocks == 1024
+
+
+def test_what_was_asked_for_is_given() -> None:
+    assert plan(**FACTS | {"kv_memory": 600 * 2**20 + 5}).blocks == 600
+
+
+def test_asking_for_more_than_is_there_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"20\.00 GiB was asked for.*10\.00 GiB is free.*at most 9\.50 GiB"):
+        plan(**FACTS | {"kv_memory": 20 * GIB})
+
+
+def test_not_one_full_context_request_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(ModelError, match=r"8192 tokens need 512 blocks of 16, 0\.50 GiB of KV, and 0\.25 GiB"):
+        plan(**FACTS | {"available_bytes": GIB})
+    with pytest.raises(ModelError, match=r"and 0\.0 MiB is there"):
+        plan(**FACTS | {"available_bytes": GIB // 4})
+    with pytest.raises(ModelError, match="Not one full-context request fits"):
+        plan(**FACTS | {"kv_memory": 2**20})
+
+
+def test_the_peak_is_seen_although_it_was_given_back() -> None:
+    with PeakMeter(torch.device("cpu")) as meter:
+        torch.ones(16 * 2**20)
+    assert 60 * 2**20 < meter.bytes < 90 * 2**20
+    with PeakMeter(torch.device("cpu")) as meter:
+        pass
+    assert meter.bytes < 8 * 2**20
+
+
+def test_something_is_available_here() -> None:
+    assert 2**20 < memory.available_bytes(torch.device("cpu")) < 2**62

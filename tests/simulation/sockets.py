@@ -1,0 +1,138 @@
+"""A socket that is none, and the books of what crossed it.
+
+The far end is a client written in the test: it feeds frames, stops and starts reading, and leaves in more than one way.
+Every frame that arrives is checked at once against what WIRE promises for the order of events.
+"""
+
+import asyncio
+import json
+from collections import defaultdict, deque
+from typing import Any
+
+from actors.socket import SocketGone
+
+TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+
+
+class Response:
+    """One response as its client sees it."""
+
+    def __init__(self, response_id: str, lane: str | None) -> None:
+        self.id = response_id
+        self.lane = lane
+        self.text = ""
+        self.events = 0
+        self.status: str | None = None
+        self.finish_reason: str | None = None
+        self.error_code: str | None = None
+        self.usage: dict[str, Any] = {}
+
+
+class Books:
+    """Checks every event of one socket against those before it. `answers` counts terminal events and errors by lane."""
+
+    def __init__(self) -> None:
+        self.responses: dict[str, Response] = {}
+        self.answers: defaultdict[str | None, list[Response | str]] = defaultdict(list)
+        self.open: dict[str | None, Response] = {}
+        self._items: dict[str, Response] = {}
+        self.changed = asyncio.Event()
+
+    def take(self, frame: bytes) -> None:
+        event = json.loads(frame)
+        lane = event.get("stream_id")
+        kind = event["type"]
+        if kind == "error":
+            assert lane not in self.open, f"an error on lane {lane} before the terminal event of what runs there"
+            self.answers[lane].append(event["error"]["code"])
+        elif kind == "response.created":
+            assert lane not in self.open, f"two responses at once on lane {lane}"
+            response = Response(event["response"]["id"], lane)
+            assert response.id not in self.responses, f"{response.id} was created twice"
+            self.responses[response.id] = self.open[lane] = response
+            self._count(response, event)
+        else:
+            assert lane in self.open, f"{kind} on lane {lane}, where nothing runs"
+            response = self.open[lane]
+            self._count(response, event)
+            if kind == "response.output_text.delta":
+                response.text += event["delta"]
+            elif kind == "response.output_text.done":
+                assert event["text"] == response.text, "the deltas and the whole differ"
+            elif kind in TERMINAL:
+                self._end(response, event["response"])
+        self.changed.set()
+
+    def _count(self, response: Response, event: dict[str, Any]) -> None:
+        assert response.status is None, f"{event['type']} after the terminal event of {response.id}"
+        assert event["sequence_number"] == response.events, "a sequence number was left out or used twice"
+        response.events += 1
+
+    def _end(self, response: Response, told: dict[str, Any]) -> None:
+        assert told["id"] == response.id
+        response.status = told["status"]
+        response.finish_reason = told["rota"]["finish_reason"]
+        response.error_code = told["rota"].get("error_code")
+        response.usage = told["usage"]
+        text = "".join(part["text"] for item in told["output"] for part in item["content"])
+        assert text == response.text, "the terminal event repeats another text than was delivered"
+        assert told["rota"]["delivered_chars"] == len(response.text)
+        self.answers[response.lane].append(response)
+        del self.open[response.lane]
+
+
+class FakeSocket:
+    """Both ends of one WebSocket. The server's is `actors.socket.Socket`; the client's are the other methods."""
+
+    def __init__(self) -> None:
+        self.books = Books()
+        self.closed: int | None = None
+        self._frames: deque[bytes | str] = deque()
+        self._changed = asyncio.Event()
+        self._reading = True
+
+    # --- the server's end ---
+
+    async def recv(self) -> bytes | str:
+        while True:
+            if self.closed is not None:
+                raise SocketGone(self.closed)
+            if self._frames:
+                return self._frames.popleft()
+            await self._wait()
+
+    async def send(self, frame: bytes) -> None:
+        await asyncio.sleep(0)
+        while self.closed is None and not self._reading:
+            await self._wait()
+        if self.closed is not None:
+            raise SocketGone(self.closed)
+        self.books.take(frame)
+
+    async def close(self, code: int, reason: str) -> None:
+        self._close(code)
+
+    # --- the client's end ---
+
+    def feed(self, frame: bytes | str) -> None:
+        self._frames.append(frame)
+        self._changed.set()
+
+    def leave(self, code: int) -> None:
+        """1000: a close frame; 1006: gone without a word."""
+        self._close(code)
+
+    def read(self, reading: bool) -> None:
+        self._reading = reading
+        self._changed.set()
+
+    def _close(self, code: int) -> None:
+        if self.closed is None:
+            self.closed = code
+        self._changed.set()
+        self.books.changed.set()
+
+    async def _wait(self) -> None:
+        # Several may wait; whoever wakes looks again.
+        self._changed.clear()
+        await self._changed.wait()
