@@ -4,6 +4,7 @@ Knows the `tokenizers` library. Knows nothing of what is tested with them.
 """
 
 import asyncio
+import contextlib
 import json
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,8 @@ from actors.vocabulary import Vocabulary
 from protocol.messages import Control, Data
 
 CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -156,7 +158,5 @@ async def send(actor: Actor[Any], *messages: object) -> None:
         if running.done():
             break
     running.cancel()
-    try:
+    with contextlib.suppress(asyncio.CancelledError):
         await running
-    except asyncio.CancelledError:
-        pass

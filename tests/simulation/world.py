@@ -39,6 +39,7 @@ ACTORS: tuple[type[Actor[Any]], ...] = (
     Detokeniser,
     Reaper,
 )
+NONSENSE: tuple[bytes | str, ...] = ("{", "[]", '{"type": 1}', b"\x00", '{"type": "nothing"}')
 MAX_CONTEXT = 120
 LONGEST_S = 900.0
 """Of virtual time. A run that takes longer hangs."""
@@ -197,7 +198,7 @@ class World:
         if isinstance(tokeniser, Tokeniser) and "raise" not in self.fault_names:
             assert not tokeniser._requests, f"the tokeniser still has {tokeniser._requests}"
         if isinstance(detokeniser, Detokeniser) and "raise" not in self.fault_names:
-            assert not detokeniser._answers, f"the detokeniser still has {detokeniser._streams}"
+            assert not detokeniser._answers, f"the detokeniser still has {detokeniser._answers}"
         left = [task.get_name() for task in asyncio.all_tasks() - self._outer_tasks if not task.done()]
         assert not left, f"tasks are left: {left}"
 
@@ -266,7 +267,7 @@ class Client:
                 self._say({"type": "response.cancel"} | ({} if lane is None else {"stream_id": lane}))
             case "nonsense":
                 self.sent.setdefault(None, []).append(None)
-                self.socket.feed(self.chance.choice(["{", "[]", '{"type": 1}', b"\x00", '{"type": "nothing"}']))
+                self.socket.feed(self.chance.choice(NONSENSE))
             case "read":
                 self.socket.read(True)
             case "stop reading":
@@ -301,7 +302,7 @@ class Client:
     # --- what must hold at the end ---
 
     def check(self) -> None:
-        """Every question that was read has one answer, in order, and no answer says anything else than the model did."""
+        """Every question that was read has one answer, in order, and no answer says what the model did not."""
         answers = self.socket.books.answers
         for lane, sent in self.sent.items():
             assert len(answers[lane]) <= len(sent), f"more answers than questions on lane {lane}"
