@@ -16,7 +16,8 @@ class Tombstones:
         self._kept_s = kept_s
 
     def bury(self, request: RequestId, now: float) -> None:
-        if request not in self._buried and len(self._buried) >= self._capacity:
+        self._buried.pop(request, None)
+        if len(self._buried) >= self._capacity:
             del self._buried[next(iter(self._buried))]
         self._buried[request] = now
 

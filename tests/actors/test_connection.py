@@ -452,7 +452,7 @@ async def test_a_cancelled_answer_that_had_ended_anyway_is_cancelled(make_rig: M
     assert rig.text() == "Hello"
 
 
-async def test_an_end_that_was_all_here_wins_over_a_cancel(make_rig: MakeRig) -> None:
+async def test_a_cancel_stops_even_text_that_was_all_here_but_not_sent(make_rig: MakeRig) -> None:
     rig = make_rig()
     request = await rig.running()
     await rig.say(request, "Hello", rig.now)
@@ -463,9 +463,9 @@ async def test_an_end_that_was_all_here_wins_over_a_cancel(make_rig: MakeRig) ->
     rig.send(type="response.cancel", response_id=request)
     await rig.settle()
     rig.socket.room.set()
-    await rig.until(lambda: rig.kinds()[-1] == "completed")
-    assert rig.text() == "Hello world"
-    assert rig.cancels == []
+    await rig.until(lambda: rig.kinds()[-1] == "incomplete")
+    assert not rig.text().endswith("ld")
+    assert [(cancel.request, cancel.keep) for cancel in rig.cancels] == [(request, rig.text())]
 
 
 async def test_cancelling_a_lane_ends_what_runs_and_all_that_waits_in_order(make_rig: MakeRig) -> None:

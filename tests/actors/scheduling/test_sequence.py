@@ -1,0 +1,88 @@
+"""A request's life as the scheduler sees it, and the figures told at its end."""
+
+from array import array
+
+import pytest
+
+from actors.scheduling.blocks import BlockPool
+from actors.scheduling.sequence import Sequence, State
+from protocol.messages import Stats
+from tests.actors.recorders import enqueue
+
+
+def sequence(prompt: int = 4, max_output_tokens: int = 3, end_tokens: tuple[int, ...] = ()) -> Sequence:
+    request = enqueue("r", prompt, max_output_tokens=max_output_tokens, end_tokens=end_tokens)
+    return Sequence(request, 1, BlockPool(8, 4), now=100.0)
+
+
+def test_it_begins_queued_with_its_prompt_and_nothing_computed() -> None:
+    one = sequence(prompt=4)
+    assert (one.state, one.waiting, one.started) == (State.QUEUED, True, False)
+    assert one.tokens == array("i", [10, 11, 12, 13])
+    assert (one.remaining, one.output_tokens) == (4, 0)
+
+
+def test_it_is_prefilling_until_its_first_token_and_decoding_after() -> None:
+    one = sequence()
+    one.start(101.0)
+    assert (one.state, one.waiting, one.started) == (State.PREFILLING, False, True)
+    one.append(7, 102.0)
+    assert one.state is State.DECODING
+    one.start(103.0)
+    assert one.state is State.DECODING
+
+
+@pytest.mark.parametrize("last", ["end token", "output limit"])
+def test_an_end_token_or_the_output_limit_makes_a_token_the_last(last: str) -> None:
+    one = sequence(max_output_tokens=2, end_tokens=(0, 1))
+    assert not one.append(5, 101.0)
+    assert one.append(1 if last == "end token" else 6, 102.0)
+
+
+def test_a_preempted_one_keeps_its_whole_history_and_gives_its_blocks_up() -> None:
+    pool = BlockPool(8, 4)
+    one = Sequence(enqueue("r", 4), 1, pool, now=100.0)
+    one.start(101.0)
+    one.table.grow(4)
+    one.computed = 4
+    one.append(7, 102.0)
+    one.preempt(pool)
+    assert (one.state, one.waiting, one.computed, one.remaining) == (State.PREEMPTED, True, 0, 5)
+    assert pool.used == 0
+    one.start(103.0)
+    assert one.state is State.DECODING, "it has answered before; it is being recomputed"
+
+
+def test_it_finishes_once() -> None:
+    one = sequence()
+    one.finish("cancelled")
+    assert (one.state, one.reason) == (State.FINISHED, "cancelled")
+    with pytest.raises(AssertionError, match="finished twice"):
+        one.finish("stop")
+
+
+def test_the_figures_are_durations_from_its_own_moments() -> None:
+    one = sequence()
+    one.start(102.0)
+    one.append(7, 105.0)
+    one.set_paused(True, 106.0)
+    one.set_paused(True, 107.0)
+    one.set_paused(False, 108.0)
+    one.set_paused(False, 109.0)
+    one.preempt(BlockPool(8, 4))
+    one.start(110.0)
+    one.append(8, 111.0)
+    one.set_paused(True, 112.0)
+    assert one.stats(115.0) == Stats(
+        queued_s=2.0, prefill_s=3.0, first_token_at=105.0, output_tokens=2, preemptions=1, paused_s=5.0
+    )
+
+
+def test_one_that_never_ran_was_queued_until_its_end() -> None:
+    assert sequence().stats(107.0) == Stats(queued_s=7.0)
+
+
+def test_one_that_ran_without_a_token_has_no_prefill_time() -> None:
+    one = sequence()
+    one.start(103.0)
+    assert one.stats(107.0) == Stats(queued_s=3.0, prefill_s=None)
