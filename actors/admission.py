@@ -141,7 +141,7 @@ class Admission(Actor[AdmissionInbox]):
         if enqueue.deadline_at is not None and now >= enqueue.deadline_at:
             deadline_ms = (enqueue.deadline_at - enqueue.received_at) * 1e3
             return errors.deadline_exceeded((now - enqueue.received_at) * 1e3, deadline_ms)
-        if len(self._room) >= self._max_waiting:
+        if self._credits <= 0 and len(self._room) >= self._max_waiting:
             retry_after_ms = max(1000.0, self._estimate(1) * 1e3)
             return errors.server_overloaded(f"{len(self._room)} requests are waiting already", retry_after_ms)
         return None

@@ -92,6 +92,7 @@ async def _serving(settings: Config) -> None:
             keys=dict(key.split("=", 1) for key in settings.api_keys),
             origins=settings.origins,
             connections=settings.max_connections,
+            connections_per_address=settings.max_connections,
         ),
         engine.health,
         engine.metrics,

@@ -145,10 +145,10 @@ def _from_environment(environment: Mapping[str, str], names: list[str]) -> dict[
 
 def _from_file(path: Path, names: list[str]) -> dict[str, Any]:
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"The configuration {path} cannot be read: {error.strerror}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"The configuration {path} is not TOML: {error}.") from None
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -167,9 +167,10 @@ def _nearest(name: str, names: Iterable[str], form: str, spell: Any) -> str:
 def _convert(name: str, value: Any, source: str) -> Any:
     """`value` as the field's type; text is read as a number or a list where the field is one."""
     annotation = get_type_hints(Config, include_extras=True)[name]
-    if isinstance(value, str) and getattr(get_args(annotation)[0], "__origin__", None) is tuple:
+    inner = get_args(annotation)[0]
+    if isinstance(value, str) and getattr(inner, "__origin__", None) is tuple:
         value = [part for part in value.split(",") if part]
-    if isinstance(value, str) and name != "kv_memory" and value.lower() in ("none", ""):
+    if isinstance(value, str) and type(None) in get_args(inner) and value.lower() in ("none", ""):
         value = None
     try:
         return msgspec.convert(value, annotation, strict=False)

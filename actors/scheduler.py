@@ -130,8 +130,7 @@ class Scheduler(Actor[SchedulerInbox]):
             case Expire():
                 sequence = self._schedule.get(message.request)
                 if sequence is not None and not message.waiting:
-                    self._end(sequence, "deadline")
-                    self._ends_to_say.append((sequence.request, "deadline"))
+                    self._expire(sequence)
             case FinishStream():
                 sequence = self._schedule.get(message.request)
                 if sequence is not None:
@@ -162,6 +161,13 @@ class Scheduler(Actor[SchedulerInbox]):
         if self._tombstones.rises(enqueue.request):
             sequence.cancelled_at = now
             self._end(sequence, "cancelled")
+        elif enqueue.deadline_at is not None and now >= enqueue.deadline_at:
+            # Its `Expire` may have overtaken it and found nobody here.
+            self._expire(sequence)
+
+    def _expire(self, sequence: Sequence) -> None:
+        self._end(sequence, "deadline")
+        self._ends_to_say.append((sequence.request, "deadline"))
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         if self._schedule.end(sequence, reason):
@@ -203,7 +209,9 @@ class Scheduler(Actor[SchedulerInbox]):
         self._count()
 
     def _tokens_under_way_fit(self) -> bool:
-        return self._tokens_sent - self._tokens_taken < self._tokens_ahead
+        """Whether one more `Tokens` can be sent beside those that the steps in flight will bring."""
+        under_way = self._tokens_sent - self._tokens_taken + self._schedule.steps_in_flight
+        return under_way < self._tokens_ahead
 
     def _say_started(self, step: Step) -> None:
         for chunk in step.chunks:

@@ -17,6 +17,10 @@ import msgspec
 from protocol.messages import FromWorker, LoadModel, Step, ToWorker
 
 _LENGTH = struct.Struct("<I")
+_LONGEST_FRAME = 64 * 2**20
+"""Far above a step of 1024 rows with 20 alternatives each; text taken for a length is mostly far above this."""
+_LEAVE_S = 2.0
+"""How long a child may take to end after it has closed its end of the pair."""
 
 
 class Child(Protocol):
@@ -101,7 +105,8 @@ class WorkerProcess:
             )
         except OSError as error:
             ours.close()
-            gone(f"the worker process could not be started: {error}")
+            if not self._abandoned:
+                gone(f"the worker process could not be started: {error}")
             return
         finally:
             theirs.close()
@@ -110,6 +115,10 @@ class WorkerProcess:
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._write(load)
         why = await self._read(reader, deliver)
+        if why is None:
+            # Python closes its sockets before it has ended: a kill now would take the place of its exit code.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), _LEAVE_S)
         # Whoever closed its end of the pair without ending cannot be spoken to any more.
         self.kill()
         code = await self._process.wait()
@@ -124,6 +133,8 @@ class WorkerProcess:
         while True:
             try:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                if length > _LONGEST_FRAME:
+                    return f"the worker process wrote something that is not a message: {length:,} bytes are announced"
                 message = self._decoder.decode(await reader.readexactly(length))
                 if not self._abandoned:
                     deliver(message)

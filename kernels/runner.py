@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels import memory
+from kernels import ModelError, memory
 from kernels.attention.interface import Attends
 from kernels.attention.reference import PagedBatch, Span
 from kernels.decoder import Decoder
 from kernels.kv_cache import KVCache, block_bytes
-from kernels.sampling import sample
+from kernels.sampling import rows_at_once, sample
 from protocol.messages import Chunk, SampledToken, Sampling
 
 MakeBatch = Callable[[KVCache, list[Span], torch.device], Attends]
@@ -24,8 +24,6 @@ MakeBatch = Callable[[KVCache, list[Span], torch.device], Attends]
 
 WORST_SAMPLING = Sampling(temperature=1.0, top_p=1 - 1e-9, seed=1, logprobs=20)
 """Sorts the whole vocabulary and reports as many alternatives as can be asked for."""
-WORST_ROWS = 96
-"""Rows that sample so when working memory is measured; more are sampled in slices, one after the other."""
 
 
 class Runner:
@@ -101,7 +99,7 @@ def measure_working_memory(decoder: Decoder, block_size: int, max_step_tokens: i
     """Bytes that the largest steps take beside weights and KV blocks.
 
     Two are run, on a cache of one full context that is given back afterwards: a chunk of `max_step_tokens` at the end
-    of the context, and `max_step_rows` rows that sample in the costliest way.
+    of the context, and `max_step_rows` rows that sample in the costliest way. Raises ModelError when they do not fit.
     """
     context = decoder.max_context
     blocks = -(-context // block_size)
@@ -110,19 +108,26 @@ def measure_working_memory(decoder: Decoder, block_size: int, max_step_tokens: i
     count = min(max_step_tokens, context)
     chunk = Chunk("measure", context - count, bytes(4 * count), table)
     rows = min(max_step_rows, max_step_tokens)
+    worst = rows_at_once(decoder.vocabulary)  # one slice of them takes as much as many do
     decodes = tuple(
         Chunk(
             "measure",
             row % min(context, 4 * block_size),
             bytes(4),
             table,
-            WORST_SAMPLING if row < WORST_ROWS else Sampling(),
+            WORST_SAMPLING if row < worst else Sampling(),
         )
         for row in range(rows)
     )
-    with memory.PeakMeter(decoder.device) as meter:
-        runner.run((chunk,))
-        runner.run(decodes)
+    try:
+        with memory.PeakMeter(decoder.device) as meter:
+            runner.run((chunk,))
+            runner.run(decodes)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"A step of {max_step_tokens} tokens does not fit into the memory that the weights leave: "
+            f"allow smaller steps or a shorter context."
+        ) from error
     return meter.bytes
 
 

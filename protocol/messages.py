@@ -487,6 +487,11 @@ class Expire(RequestControl, frozen=True):
     at: float
     waiting: bool
 
+    @property
+    def key(self) -> object:
+        # The patience of the waiting room must not replace a deadline, which also ends a request that runs.
+        return self.request, self.waiting
+
 
 class WatchConnection(ConnectionControl, frozen=True):
     """connection -> reaper: it is open since `opened_at`, and was last `active_at`.

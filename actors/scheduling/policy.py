@@ -38,13 +38,14 @@ class FixedChunk:
         self._chunk_tokens = chunk_tokens
 
     def wishes(self, runnable: SequenceOf[Sequence], max_step_tokens: int) -> list[Wish]:
-        decodes = [Wish(sequence, 1) for sequence in runnable if sequence.remaining == 1][:max_step_tokens]
+        decodes = [Wish(one, 1) for one in runnable if one.remaining == 1 and not one.waiting][:max_step_tokens]
         left = min(self._chunk_tokens, max_step_tokens - len(decodes))
         prefills = []
         for sequence in runnable:
             if left <= 0:
                 break
-            if sequence.remaining > 1:
+            # However short, a prompt that waits for memory waits in its place.
+            if sequence.remaining > 1 or sequence.waiting:
                 tokens = min(sequence.remaining, left)
                 prefills.append(Wish(sequence, tokens))
                 left -= tokens

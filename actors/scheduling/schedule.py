@@ -135,11 +135,11 @@ class Schedule:
         """Whether its whole history fits beside the next block of everyone who runs. Paused ones give way for it."""
         running = sum(1 for one in self._running if not one.paused)
         needed = self.pool.blocks_for(len(sequence.tokens)) + running
+        paused = [one for one in self._running if one.paused and not one.steps_in_flight]
+        if self.pool.free + sum(len(one.table.blocks) for one in paused) < needed:
+            return False
         while self.pool.free < needed:
-            paused = [one for one in self._running if one.paused and not one.steps_in_flight]
-            if not paused:
-                return False
-            self._preempt(paused[-1])
+            self._preempt(paused.pop())
         return True
 
     def _make_room_to_grow(self, sequence: Sequence, tokens: int) -> bool:

@@ -13,6 +13,10 @@ from tests.models import make_small_model
 
 CPU = torch.device("cpu")
 
+# Small models gain nothing from a second thread, and on a busy machine two wait for one another for seconds. The
+# worker's tests run it with the threads it chooses.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="session")
 def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,0 +1,255 @@
+"""Settings: where they come from, which source wins, and what is said of one that cannot be used."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors import config
+from actors.config import Config, ConfigError, parse_size
+
+NAMES = [field.name for field in msgspec.structs.fields(Config)]
+
+OTHERS: dict[str, tuple[str, object]] = {
+    "model": ("dummy:tiny", "dummy:tiny"),
+    "host": ("localhost", "localhost"),
+    "port": ("0", 0),
+    "device": ("cuda:1", "cuda:1"),
+    "dtype": ("bfloat16", "bfloat16"),
+    "kv_memory": ("512MiB", "512MiB"),
+    "max_context": ("4096", 4096),
+    "max_running": ("3", 3),
+    "max_waiting": ("0", 0),
+    "max_wait_s": ("2.5", 2.5),
+    "chunk_tokens": ("64", 64),
+    "max_output_tokens": ("16", 16),
+    "retain_s": ("0", 0.0),
+    "grace_s": ("0", 0.0),
+    "hang_s": ("5", 5.0),
+    "max_connections": ("7", 7),
+    "api_keys": ("anna=secret", ("anna=secret",)),
+    "origins": ("https://shop.example", ("https://shop.example",)),
+    "allow_no_key": ("true", True),
+    "log_format": ("json", "json"),
+}
+"""For every setting a value that is not its default: as text, and as it is read."""
+
+
+def from_flags(*arguments: str) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    config.add_arguments(parser)
+    return vars(parser.parse_args(arguments))
+
+
+def load(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, file: str | None = None
+) -> Config:
+    if file is not None:
+        (folder / "rota.toml").write_text(file)
+    return config.load(from_flags(*arguments), environment or {}, folder)
+
+
+def refusal(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, file: str | None = None
+) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(folder, *arguments, environment=environment, file=file)
+    return str(caught.value)
+
+
+# --- sources ---
+
+
+def test_with_nothing_set_everything_has_its_default(tmp_path: Path) -> None:
+    assert load(tmp_path) == Config()
+    assert Config().host == "127.0.0.1"
+
+
+def test_every_setting_is_tried_here() -> None:
+    assert list(OTHERS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_can_be_given_as_a_flag_a_variable_and_a_key(name: str, tmp_path: Path) -> None:
+    text, value = OTHERS[name]
+    assert value != getattr(Config(), name)
+    flag = [config.flag(name)] if name == "allow_no_key" else [config.flag(name), text]
+    changed = msgspec.structs.replace(Config(), **{name: value})
+    assert load(tmp_path, *flag) == changed
+    assert load(tmp_path, environment={f"ROTA_{name.upper()}": text}) == changed
+    quoted = text if isinstance(value, bool | int | float) else f'"{text}"'
+    assert load(tmp_path, file=f"{name} = {quoted}\n") == changed
+    assert load(tmp_path, file=f"{name.replace('_', '-')} = {quoted}\n") == changed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_can_be_given_its_default(name: str, tmp_path: Path) -> None:
+    default = getattr(Config(), name)
+    match default:
+        case bool():
+            arguments = [f"--no-{name.replace('_', '-')}"]
+        case None:
+            arguments = [config.flag(name), "none"]
+        case ():
+            arguments = []
+        case _:
+            arguments = [config.flag(name), str(default)]
+    assert load(tmp_path, *arguments) == Config()
+
+
+def test_a_flag_wins_over_the_environment_and_the_environment_over_the_file(tmp_path: Path) -> None:
+    file = "port = 1\nmax_running = 1\nmax_waiting = 1\n"
+    environment = {"ROTA_MAX_RUNNING": "2", "ROTA_MAX_WAITING": "2", "PATH": "/bin"}
+    found = load(tmp_path, "--max-waiting", "3", environment=environment, file=file)
+    assert (found.port, found.max_running, found.max_waiting) == (1, 2, 3)
+
+
+def test_a_flag_takes_back_what_the_file_allows(tmp_path: Path) -> None:
+    assert load(tmp_path, "--no-allow-no-key", file="allow_no_key = true\n").allow_no_key is False
+
+
+def test_a_list_of_a_higher_source_replaces_the_whole_list(tmp_path: Path) -> None:
+    file = 'origins = ["https://a.example", "https://b.example"]\n'
+    assert load(tmp_path, file=file).origins == ("https://a.example", "https://b.example")
+    assert load(tmp_path, "--origins", "https://c.example", "--origins", "https://d.example").origins == (
+        "https://c.example",
+        "https://d.example",
+    )
+    assert load(tmp_path, environment={"ROTA_ORIGINS": "https://e.example,https://f.example"}).origins == (
+        "https://e.example",
+        "https://f.example",
+    )
+    assert load(tmp_path, environment={"ROTA_ORIGINS": ""}).origins == ()
+
+
+@pytest.mark.parametrize("name", ["kv_memory", "max_context"])
+@pytest.mark.parametrize("nothing", ["none", ""])
+def test_a_higher_source_can_leave_open_what_a_lower_one_sets(name: str, nothing: str, tmp_path: Path) -> None:
+    file = 'kv_memory = "1GiB"\nmax_context = 64\n'
+    assert getattr(load(tmp_path, environment={f"ROTA_{name.upper()}": nothing}, file=file), name) is None
+    assert getattr(load(tmp_path, config.flag(name), nothing, file=file), name) is None
+
+
+def test_a_file_can_be_named_by_a_flag_or_a_variable_and_the_flag_wins(tmp_path: Path) -> None:
+    (tmp_path / "rota.toml").write_text("port = 1\n")
+    named = {number: tmp_path / f"{number}.toml" for number in (2, 3)}
+    for number, path in named.items():
+        path.write_text(f"port = {number}\n")
+    environment = {"ROTA_CONFIG": str(named[2])}
+    assert load(tmp_path, environment=environment).port == 2
+    assert load(tmp_path, "--config", str(named[3]), environment=environment).port == 3
+
+
+def test_the_help_describes_every_setting_with_its_default() -> None:
+    parser = argparse.ArgumentParser()
+    config.add_arguments(parser)
+    text = " ".join(parser.format_help().split())
+    for name in NAMES:
+        assert config.flag(name) in text
+    assert "the port to listen on; 0 takes a free one [8000]" in text
+    assert "longest prompt and answer together, in tokens; the model's own [none]" in text
+
+
+# --- what is said of a mistake ---
+
+
+def test_an_unknown_name_is_told_the_nearest_right_one_in_the_spelling_of_its_source(tmp_path: Path) -> None:
+    assert refusal(tmp_path, environment={"ROTA_MAX_RUNING": "1"}) == (
+        "ROTA_MAX_RUNING is not a setting. Did you mean ROTA_MAX_RUNNING?"
+    )
+    message = refusal(tmp_path, file="prot = 1\n")
+    assert message == f"{tmp_path / 'rota.toml'}: 'prot' is not a setting. Did you mean port?"
+
+
+def test_a_name_near_to_none_is_told_so(tmp_path: Path) -> None:
+    assert refusal(tmp_path, environment={"ROTA_ZZZZZZ": "1"}) == "ROTA_ZZZZZZ is not a setting."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--port", "65536"], ["the command line: port cannot be '65536'", "<= 65535"]),
+        (["--port", "http"], ["port cannot be 'http'", "expected int"]),
+        (["--max-running", "0"], ["max-running cannot be '0'", ">= 1"]),
+        (["--max-running", "1025"], ["<= 1024"]),
+        (["--max-context", "15"], ["max-context cannot be '15'", ">= 16"]),
+        (["--max-wait-s", "0"], ["max-wait-s", "> 0"]),
+        (["--dtype", "int8"], ["dtype cannot be 'int8'"]),
+        (["--kv-memory", "lots"], ["'lots' is not a size; write one like 4GiB or 512MiB."]),
+        (["--api-keys", "secret"], ["An API key is written NAME=KEY"]),
+        (["--api-keys", "anna=two words"], ["An API key is written NAME=KEY"]),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named_with_the_reason(
+    arguments: list[str], parts: list[str], tmp_path: Path
+) -> None:
+    message = refusal(tmp_path, *arguments)
+    for part in parts:
+        assert part in message
+    assert message.endswith(".")
+
+
+def test_a_value_of_the_environment_or_the_file_is_named_with_its_source(tmp_path: Path) -> None:
+    assert refusal(tmp_path, environment={"ROTA_PORT": "x"}).startswith("the environment: port cannot be 'x'")
+    assert refusal(tmp_path, file="port = -1\n").startswith(f"{tmp_path / 'rota.toml'}: port cannot be -1")
+
+
+def test_a_model_may_be_called_none(tmp_path: Path) -> None:
+    assert load(tmp_path, "--model", "none").model == "none"
+
+
+def test_a_key_is_not_repeated_in_the_message_about_it(tmp_path: Path) -> None:
+    assert "hush" not in refusal(tmp_path, "--api-keys", "hush")
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    assert "No such file" in refusal(tmp_path, "--config", str(tmp_path / "missing.toml"))
+    assert "is not TOML" in refusal(tmp_path, file="port = \n")
+    (tmp_path / "latin.toml").write_bytes("# gr\xfcn\nport = 1\n".encode("latin-1"))
+    assert "is not TOML" in refusal(tmp_path, "--config", str(tmp_path / "latin.toml"))
+
+
+def test_beyond_loopback_a_key_is_needed_or_an_explicit_word(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "--host", "0.0.0.0")
+    assert "Listening on 0.0.0.0 would let everyone" in message
+    assert load(tmp_path, "--host", "0.0.0.0", "--allow-no-key").host == "0.0.0.0"
+    assert load(tmp_path, "--host", "0.0.0.0", "--api-keys", "anna=secret").api_keys == ("anna=secret",)
+    for loopback in ("127.0.0.1", "localhost", "::1"):
+        assert load(tmp_path, "--host", loopback).host == loopback
+
+
+# --- sizes ---
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1024", 1024),
+        ("4GiB", 4 * 2**30),
+        ("512MiB", 512 * 2**20),
+        ("512 mib", 512 * 2**20),
+        ("2G", 2 * 10**9),
+        ("2GB", 2 * 10**9),
+        ("1.5KiB", 1536),
+        ("1t", 10**12),
+        (" 1TiB ", 2**40),
+        ("7b", 7),
+    ],
+)
+def test_sizes_are_read_as_they_are_written(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1e9", "4 Gi B", "4XiB", "1.GiB", "four"])
+def test_what_is_not_a_size_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a size"):
+        parse_size(text)
+
+
+def test_kv_memory_is_given_in_bytes_to_whoever_asks() -> None:
+    assert Config(kv_memory="2MiB").kv_memory_bytes == 2 * 2**20
+    assert Config().kv_memory_bytes is None

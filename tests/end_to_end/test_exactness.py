@@ -1,0 +1,88 @@
+"""Greedy answers in float32 are those of `transformers`, token for token, whoever else is served.
+
+`python -m tests.end_to_end.exactness` says the same of the real model at full length.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from loadgen.prompts import prompt
+from tests.end_to_end.client import Answer, connected
+from tests.end_to_end.conftest import Start
+from tests.end_to_end.reference import Expected, Reference
+from tests.end_to_end.server import Server
+
+PROMPTS = [prompt(7, number, length)[:length] for number, length in enumerate((1, 16, 17, 64, 130, 333, 512, 1200))]
+TOKENS = 24
+SHORT_PROMPTS = [prompt(8, number, length)[:length] for number, length in enumerate((1, 2, 15, 16, 17, 40, 65, 100))]
+LONG_ANSWER = 96
+
+
+def assert_exact(answer: Answer, expected: Expected) -> None:
+    assert answer.text == expected.text
+    assert answer.usage["input_tokens"] == expected.input_tokens
+    assert answer.usage["output_tokens"] == expected.output_tokens
+    assert answer.reason == ("stop" if expected.ended else "length")
+
+
+async def together(server: Server, prompts: list[str], tokens: int) -> list[Answer]:
+    """All at once: one on a socket of its own, every third on a lane of one socket."""
+    async with connected(server) as shared_socket, asyncio.TaskGroup() as group:
+
+        async def ask(number: int, text: str) -> Answer:
+            if number % 3 == 0:
+                return await shared_socket.lane(f"lane-{number}").ask(text, max_output_tokens=tokens)
+            async with connected(server) as client:
+                return await client.ask(text, max_output_tokens=tokens)
+
+        tasks = [group.create_task(ask(number, text)) for number, text in enumerate(prompts)]
+        await asyncio.gather(*tasks)
+    return [task.result() for task in tasks]
+
+
+async def test_prompts_sent_alone_are_answered_as_transformers_would(server: Server, legible: Reference) -> None:
+    async with connected(server) as client:
+        for text in PROMPTS:
+            assert_exact(await client.ask(text, max_output_tokens=TOKENS), legible.answer(text, TOKENS))
+
+
+async def test_prompts_sent_together_in_chunks_of_64_are_answered_the_same(server: Server, legible: Reference) -> None:
+    for text, answer in zip(PROMPTS, await together(server, PROMPTS, TOKENS), strict=True):
+        assert_exact(answer, legible.answer(text, TOKENS))
+
+
+async def test_chunks_of_16_and_being_preempted_change_no_token(
+    own: Start, legible_folder: Path, legible: Reference
+) -> None:
+    """The pool holds one request of the full context and little more."""
+    context = ("--max-context", "512", "--kv-memory", "280KiB")
+    tight = own("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "16", *context)
+    for text, answer in zip(SHORT_PROMPTS, await together(tight, SHORT_PROMPTS, LONG_ANSWER), strict=True):
+        assert_exact(answer, legible.answer(text, LONG_ANSWER))
+    preemptions = (await tight.empty()).value("rota_preemptions_total")
+    print(f"{preemptions:.0f} preemptions")
+    assert preemptions >= 3
+
+
+async def test_chunks_of_512_change_no_token(own: Start, legible_folder: Path, legible: Reference) -> None:
+    wide = own("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "512")
+    for text, answer in zip(PROMPTS, await together(wide, PROMPTS, TOKENS), strict=True):
+        assert_exact(answer, legible.answer(text, TOKENS))
+
+
+REAL_PROMPTS = ["Hi", "Why is the sky blue?", prompt(3, 0, 150)]
+
+
+@pytest.mark.parametrize("crowd", [False, True], ids=["alone", "together"])
+async def test_the_real_model_answers_as_transformers_would(
+    real: Server, real_reference: Reference, crowd: bool
+) -> None:
+    if crowd:
+        answers = await together(real, REAL_PROMPTS, 16)
+    else:
+        async with connected(real) as client:
+            answers = [await client.ask(text, max_output_tokens=16) for text in REAL_PROMPTS]
+    for text, answer in zip(REAL_PROMPTS, answers, strict=True):
+        assert_exact(answer, real_reference.answer(text, 16))
