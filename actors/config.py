@@ -168,8 +168,11 @@ def _convert(name: str, value: Any, source: str) -> Any:
     """`value` as the field's type; text is read as a number or a list where the field is one."""
     annotation = get_type_hints(Config, include_extras=True)[name]
     inner = get_args(annotation)[0]
-    if isinstance(value, str) and getattr(inner, "__origin__", None) is tuple:
-        value = [part for part in value.split(",") if part]
+    if getattr(inner, "__origin__", None) is tuple and isinstance(value, str | list):
+        given = [value] if isinstance(value, str) else value
+        value = [part for one in given for part in (one.split(",") if isinstance(one, str) else [one]) if part]
+    if name == "kv_memory" and isinstance(value, int):
+        value = str(value)  # a plain number of bytes is a size, and TOML need not quote it
     if isinstance(value, str) and type(None) in get_args(inner) and value.lower() in ("none", ""):
         value = None
     try:

@@ -139,7 +139,9 @@ class Scheduler(Actor[SchedulerInbox]):
                 self._metrics.step.observe(message.took_s)
                 self._settle(self._schedule.complete(message, self._clock()))
             case TokensTaken():
-                self._tokens_taken = max(self._tokens_taken, message.step)
+                # More than was sent: it is about the scheduler that was here before this one.
+                if message.step <= self._tokens_sent:
+                    self._tokens_taken = max(self._tokens_taken, message.step)
             case ModelReady():
                 self._open(message)
             case WorkerLost():

@@ -94,6 +94,9 @@ def _ready(pipe: Pipe, load: LoadModel) -> Callable[[Step], StepDone]:
     from kernels import serving
 
     loaded = serving.load(files, load)
+    # Service managers signal every process of a group, as a terminal does. Running answers are to end first, and
+    # nothing half-made is left to take out of the cache: from here on the parent says when to leave.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pipe.send(loaded.ready)
     return loaded.run
 

@@ -253,3 +253,15 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
 def test_kv_memory_is_given_in_bytes_to_whoever_asks() -> None:
     assert Config(kv_memory="2MiB").kv_memory_bytes == 2 * 2**20
     assert Config().kv_memory_bytes is None
+
+
+def test_several_values_may_stand_in_one_flag_or_in_several() -> None:
+    settings = config.load(
+        {"origins": ["https://a.example,https://b.example", "https://c.example"]}, {}, Path("/nowhere")
+    )
+    assert settings.origins == ("https://a.example", "https://b.example", "https://c.example")
+
+
+def test_a_plain_number_in_a_file_is_a_size(tmp_path: Path) -> None:
+    (tmp_path / "rota.toml").write_text("kv_memory = 1073741824")
+    assert config.load({}, {}, tmp_path).kv_memory_bytes == 2**30

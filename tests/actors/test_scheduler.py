@@ -411,6 +411,13 @@ def test_no_step_is_planned_while_too_many_tokens_wait_for_the_detokeniser() -> 
     assert len(desk.planned()) == 1
 
 
+def test_what_was_taken_of_an_earlier_schedulers_tokens_makes_no_room() -> None:
+    desk = Desk(tokens_ahead=1)
+    desk.say(TokensTaken(500), enqueue("r", 4, max_output_tokens=9))
+    desk.finish(desk.step())
+    assert desk.planned() == []
+
+
 def test_an_end_that_is_not_a_token_waits_for_room_at_the_detokeniser() -> None:
     desk = Desk(tokens_ahead=1)
     desk.say(enqueue("r", 4, max_output_tokens=9))

@@ -176,7 +176,8 @@ class Client(Lane):
         await self.send({"type": "response.cancel", "response_id": response_id})
 
     async def close(self) -> None:
-        await self.connection.close()
+        if not self._reader.done():
+            await self.connection.close()
         await self._reader
 
     def vanish(self) -> None:

@@ -26,11 +26,14 @@ class Reference:
     """A model and its tokeniser in float32, on the CPU."""
 
     def __init__(self, folder: Path) -> None:
+        import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from kernels.quiet import quiet_transformers
 
         quiet_transformers()
+        # More of them would fight with the server's for the same processors.
+        torch.set_num_threads(1)
         loaded: Any = AutoModelForCausalLM
         tokeniser: Any = AutoTokenizer
         self._model = loaded.from_pretrained(folder, dtype="float32")
@@ -67,5 +70,5 @@ class Reference:
         ends = self._end if isinstance(self._end, list) else [self._end]
         ended = not ignore_eos and row[-1] in ends
         kept = row[:-1] if ended else row
-        text = self.tokeniser.decode(kept, clean_up_tokenization_spaces=False)
+        text = self.tokeniser.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return Expected(len(prompt), tuple(kept), ended, text)

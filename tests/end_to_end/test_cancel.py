@@ -93,9 +93,7 @@ def create_frame(server: Server, text: str, **fields: object) -> Event:
 
 
 @pytest.mark.parametrize("moment", REACHED)
-async def test_response_cancel_gives_every_block_back_and_nothing_is_said_after_it(
-    narrow: Server, moment: str
-) -> None:
+async def test_response_cancel_gives_every_block_back_and_nothing_is_said_after_it(narrow: Server, moment: str) -> None:
     text, fields = PROMPTS[moment]
     before = await narrow.empty()
     async with connected(narrow) as client:

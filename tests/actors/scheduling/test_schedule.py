@@ -383,11 +383,28 @@ def test_nobody_overtakes_the_first_that_waits_for_memory(prompt: int) -> None:
 
 
 def test_one_starts_only_beside_the_next_block_of_everyone_who_runs() -> None:
-    scene = Scene(blocks=3)
-    scene.add("a", prompt=4, output=8)
+    scene = Scene(blocks=4)
+    scene.add("a", prompt=5, output=8)
     scene.step()
     scene.add("b", prompt=8, output=2)
     assert scene.step() == ["a"], "two blocks are free, but one of them is a's next"
+
+
+def test_whoever_a_step_in_flight_includes_is_not_preempted_and_the_first_sits_that_step_out() -> None:
+    scene = Scene(blocks=3)
+    first = scene.add("a", prompt=4, output=4)
+    later = scene.add("b", prompt=2, output=8)
+    assert scene.step() == ["a", "b"]
+    first.set_paused(True, 0.0)
+    while scene.schedule.pool.free:
+        assert scene.plan() == ["b"]
+        if scene.schedule.pool.free:
+            scene.complete()
+    first.set_paused(False, 0.0)
+    assert scene.plan() == [], "a needs a block, and b's is being written"
+    scene.complete()
+    assert scene.step() == ["a"]
+    assert [one.stats(0.0).preemptions for one in (first, later)] == [0, 1]
 
 
 def test_paused_ones_give_way_the_latest_first() -> None:
