@@ -7,7 +7,7 @@ credits how many may come in.
 from collections import OrderedDict
 from typing import ClassVar, assert_never
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from actors.actor import Actor, Address, Clock, Fate, Mailbox
 from actors.directory import Directory
@@ -104,7 +104,7 @@ class Admission(Actor[AdmissionInbox]):
                 self._draining = True
             case _:
                 assert_never(message)
-        self._metrics.requests.labels("queued").set(len(self._room))
+        self._metrics.count_queued(self.name, len(self._room))
 
     # --- in ---
 
@@ -121,8 +121,7 @@ class Admission(Actor[AdmissionInbox]):
         straight = not self._room and self._credits > 0
         position = 0 if straight else len(self._room) + 1
         self._room[enqueue.request] = _Waiting(enqueue, now, position)
-        wait_until = None if straight else now + self._max_wait_s
-        self._reaper.tell(Watch(enqueue.request, wait_until, enqueue.deadline_at))
+        self._reaper.tell(Watch(enqueue.request, now + self._max_wait_s, enqueue.deadline_at))
         accepted = Accepted(
             enqueue.request,
             input_tokens=len(enqueue.tokens) // 4,
@@ -142,8 +141,8 @@ class Admission(Actor[AdmissionInbox]):
             deadline_ms = (enqueue.deadline_at - enqueue.received_at) * 1e3
             return errors.deadline_exceeded((now - enqueue.received_at) * 1e3, deadline_ms)
         if self._credits <= 0 and len(self._room) >= self._max_waiting:
-            retry_after_ms = max(1000.0, self._estimate(1) * 1e3)
-            return errors.server_overloaded(f"{len(self._room)} requests are waiting already", retry_after_ms)
+            retry_after_ms = max(1000.0, (self._estimate(1) or 0.0) * 1e3)
+            return errors.server_overloaded(f"All {self._max_waiting:,} places to wait are taken", retry_after_ms)
         return None
 
     @property
@@ -158,7 +157,7 @@ class Admission(Actor[AdmissionInbox]):
             request, waiting = self._room.popitem(last=False)
             self._handed_over += 1
             self._passed_on.add(request)
-            taken = self._scheduler.offer(waiting.enqueue)
+            taken = self._scheduler.offer(structs.replace(waiting.enqueue, accepted_at=waiting.since))
             assert taken, "the scheduler's lane holds every request it gave a credit for"
             self._learn_pace(waiting, now)
             moved = True
@@ -174,9 +173,9 @@ class Admission(Actor[AdmissionInbox]):
         known = self._seconds_a_request
         self._seconds_a_request = took_s if known is None else 0.8 * known + 0.2 * took_s
 
-    def _estimate(self, position: int) -> float:
-        """Seconds until the request at `position` is let in; 0 while nothing has been learned."""
-        return position * (self._seconds_a_request or 0.0)
+    def _estimate(self, position: int) -> float | None:
+        """Seconds until the request at `position` is let in; None while nothing has been learned."""
+        return None if self._seconds_a_request is None else position * self._seconds_a_request
 
     def _tell_places(self) -> None:
         for position, waiting in enumerate(self._room.values(), start=1):
@@ -202,7 +201,7 @@ class Admission(Actor[AdmissionInbox]):
         now = self._clock()
         waiting = self._room.pop(expire.request, None)
         if waiting is None:
-            if not expire.waiting and expire.request in self._passed_on:
+            if expire.request in self._passed_on:
                 self._scheduler.tell(expire)
             return
         enqueue = waiting.enqueue
@@ -231,6 +230,8 @@ class Admission(Actor[AdmissionInbox]):
         self._release(enqueue, Released(enqueue.request, now, cancelled_at))
 
     def _release(self, enqueue: Enqueue, released: Released) -> None:
+        if released.cancelled_at is not None:
+            self._metrics.release.observe(released.at - released.cancelled_at)
         self._tokeniser.tell(Forget(enqueue.request))
         self._detokeniser.tell(CloseStream(enqueue.request))
         self._directory.tell(enqueue.connection, released)

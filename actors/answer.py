@@ -24,6 +24,8 @@ class Figures(Struct, frozen=True):
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    lane_ms: float
+    """From receiving the request to its turn in its own lane."""
     queue_ms: float
     prefill_ms: float | None
     first_token_ms: float | None
@@ -49,6 +51,8 @@ class Answer:
         self.request = request
         self.lane = create.stream_id
         self.received_at = received_at
+        self.lane_s = 0.0
+        """How long it waited for its turn in its lane."""
         self.paused = False
         """The scheduler has been asked to leave it off the GPU until its reader catches up."""
         self.cancelled = False
@@ -72,6 +76,8 @@ class Answer:
         self._output_tokens = 0
         self._last_token_at: float | None = None
         self._reason: FinishReason | None = None
+        self._error: WireError | None = None
+        """What its client was told it failed of."""
 
     # --- what the engine says -----------------------------------------------------------------------------------------
 
@@ -81,13 +87,13 @@ class Answer:
             return []
         frames = self.created(queued=message.position > 0)
         if message.position > 0:
-            frames += self._events.queued(message.position, _ms(message.estimated_wait_s))
+            frames += self._events.queued(message.position, _ms_or_none(message.estimated_wait_s))
         return frames
 
     def moved(self, message: Moved) -> list[bytes]:
         if self.closed or not self._created:
             return []
-        return self._events.queued(message.position, _ms(message.estimated_wait_s))
+        return self._events.queued(message.position, _ms_or_none(message.estimated_wait_s))
 
     def started(self) -> list[bytes]:
         return [] if self.closed else self.created() + self._events.in_progress()
@@ -135,7 +141,16 @@ class Answer:
     @property
     def ready(self) -> bool:
         """There is something to take."""
-        return not self.told and (self._pending is not None or self._complete)
+        return not self.told and (self._pending is not None or self.complete)
+
+    @property
+    def complete(self) -> bool:
+        """Both halves of the end are here: the figures, and where the text ends or that it no longer matters."""
+        if self.ended is None:
+            return False
+        if self._reason is not None or self._end is not None:
+            return True
+        return self._pending is not None and self._pending.end is not None
 
     @property
     def unsent_chars(self) -> int:
@@ -165,7 +180,7 @@ class Answer:
         if self._pending is not None:
             frames += self._take_text(self._pending, now)
             self._pending = None
-        if self._complete:
+        if self.complete:
             assert self.ended is not None, "the figures are here"
             reason = self._reason or self._end_reason()
             frames += self.finish(reason, self.ended.error, now_unix)
@@ -174,6 +189,7 @@ class Answer:
     def finish(self, reason: FinishReason, error: WireError | None, now_unix: int) -> list[bytes]:
         """The terminal event, now, whatever the engine may still say."""
         self._close(reason)
+        self._error = error
         stats = self._stats
         terminal = Terminal(
             reason=reason,
@@ -196,11 +212,14 @@ class Answer:
         stats = self._stats
         gaps = self._gap_figures()
         first = stats.first_token_at
-        error = self.ended.error if self.ended is not None else None
+        error = self._error
+        if error is None and self.ended is not None:
+            error = self.ended.error
         return Figures(
             input_tokens=self._input_tokens,
             cached_tokens=stats.cached_tokens,
             output_tokens=self.output_tokens,
+            lane_ms=_ms(self.lane_s),
             queue_ms=_ms(stats.queued_s),
             prefill_ms=_ms_or_none(stats.prefill_s),
             first_token_ms=None if first is None else _ms(first - self.received_at),
@@ -221,15 +240,6 @@ class Answer:
         return self._output_tokens if self._end is None else self._end.output_tokens
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    @property
-    def _complete(self) -> bool:
-        """Both halves of the end are here: the figures, and where the text ends or that it no longer matters."""
-        if self.ended is None:
-            return False
-        if self._reason is not None or self._end is not None:
-            return True
-        return self._pending is not None and self._pending.end is not None
 
     def _close(self, reason: FinishReason) -> None:
         if self._reason is None:

@@ -7,9 +7,9 @@ import argparse
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,7 +27,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of `rota serve`. The defaults are right for a laptop."""
 
     model: Annotated[
-        str, _doc("the model: SmolLM2-135M-Instruct, a hub name, a folder, a .gguf file, or dummy:CONFIG")
+        str,
+        _doc("the model: a name, a hub name, a folder, a .gguf file, or dummy:CONFIG with the path of a config.json"),
     ] = "SmolLM2-135M-Instruct"
     host: Annotated[str, _doc("the address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535), _doc("the port to listen on; 0 takes a free one")] = 8000
@@ -36,11 +37,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["auto", "float32", "bfloat16", "float16"],
         _doc("weights and KV; auto is bfloat16 where the processor has it, else float32"),
     ] = "auto"
-    kv_memory: Annotated[str | None, _doc("memory for KV blocks, such as 4GiB or 512MiB; a share of what is free")] = (
-        None
-    )
+    kv_memory: Annotated[
+        str | None, _doc("memory for KV blocks, such as 4GiB or 512MiB; else a share of what is free")
+    ] = None
     max_context: Annotated[
-        Annotated[int, Meta(ge=16)] | None, _doc("longest prompt and answer together, in tokens; the model's own")
+        Annotated[int, Meta(ge=16)] | None, _doc("longest prompt and answer together, in tokens; else the model's own")
     ] = None
     max_running: Annotated[int, Meta(ge=1, le=1024), _doc("requests on the device at once")] = 64
     max_waiting: Annotated[int, Meta(ge=0), _doc("places in the waiting room")] = 256
@@ -50,6 +51,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retain_s: Annotated[float, Meta(ge=0), _doc("how long a conversation can be continued, in seconds")] = 600.0
     grace_s: Annotated[float, Meta(ge=0), _doc("how long running answers may go on after SIGTERM, in seconds")] = 10.0
     hang_s: Annotated[float, Meta(gt=0), _doc("a worker that makes no progress for so long is started anew")] = 60.0
+    load_s: Annotated[float, Meta(gt=0), _doc("a worker that takes so long to load its model is started anew")] = 300.0
     max_connections: Annotated[int, Meta(ge=1), _doc("open sockets")] = 1024
     api_keys: Annotated[
         tuple[str, ...], _doc("keys that clients must present, each NAME=KEY; without any, everyone may ask")
@@ -94,8 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for field in msgspec.structs.fields(Config):
         annotation = hints[field.name]
         inner = get_args(annotation)[0]
-        default = "none" if field.default in (None, ()) else str(field.default)
-        described = f"{_description(annotation)} [{default}]"
+        default = "" if field.default in (None, ()) else f" [{field.default}]"
+        described = f"{_description(annotation)}{default}"
         if inner is bool:
             parser.add_argument(
                 flag(field.name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=described
@@ -105,11 +107,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 flag(field.name),
                 action="append",
                 default=argparse.SUPPRESS,
-                metavar="VALUE",
-                help=described + " (may be given several times)",
+                metavar="NAME=KEY" if field.name == "api_keys" else field.name.upper().removesuffix("S"),
+                help=described + "; several: separated by commas, or the flag repeated",
             )
         else:
-            parser.add_argument(flag(field.name), default=argparse.SUPPRESS, metavar=field.name.upper(), help=described)
+            metavar = "|".join(get_args(inner)) if get_origin(inner) is Literal else field.name.upper()
+            parser.add_argument(flag(field.name), default=argparse.SUPPRESS, metavar=metavar, help=described)
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], folder: Path) -> Config:
@@ -124,12 +127,21 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], folder: Path)
     values: dict[str, Any] = {}
     if named or path.is_file():
         values |= _from_file(path, names)
-    for source, given in (("the environment", variables), ("the command line", flags)):
-        for name in given.keys() & set(names):
-            values[name] = _convert(name, given[name], source)
+    for name in variables.keys() & set(names):
+        values[name] = _convert(name, variables[name], f"ROTA_{name.upper()}")
+    for name in flags.keys() & set(names):
+        values[name] = _convert(name, flags[name], flag(name))
     config = msgspec.convert(values, Config)
     _check(config)
     return config
+
+
+def refuse_unknown_flags(unknown: Sequence[str]) -> None:
+    """Raises ConfigError for the first argument that is no flag of ours, naming the nearest that is."""
+    if unknown:
+        names = [field.name.replace("_", "-") for field in msgspec.structs.fields(Config)]
+        given = unknown[0].partition("=")[0]
+        raise ConfigError(f"{given} is not a setting.{_nearest(given.lstrip('-'), names, '--{}', str)}")
 
 
 def _from_environment(environment: Mapping[str, str], names: list[str]) -> dict[str, Any]:
@@ -153,9 +165,11 @@ def _from_file(path: Path, names: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
+        if isinstance(value, dict):
+            raise ConfigError(f"{path}: [{key}] is a table, and settings stand alone: write max_context = 4096.")
         if name not in names:
             raise ConfigError(f"{path}: {key!r} is not a setting.{_nearest(name, names, '{}', str)}")
-        values[name] = _convert(name, value, str(path))
+        values[name] = _convert(name, value, f"{path}: {key}")
     return values
 
 
@@ -164,7 +178,7 @@ def _nearest(name: str, names: Iterable[str], form: str, spell: Any) -> str:
     return f" Did you mean {form.format(spell(near[0]))}?" if near else ""
 
 
-def _convert(name: str, value: Any, source: str) -> Any:
+def _convert(name: str, value: Any, where: str) -> Any:
     """`value` as the field's type; text is read as a number or a list where the field is one."""
     annotation = get_type_hints(Config, include_extras=True)[name]
     inner = get_args(annotation)[0]
@@ -178,21 +192,32 @@ def _convert(name: str, value: Any, source: str) -> Any:
     try:
         return msgspec.convert(value, annotation, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {flag(name)[2:]} cannot be {value!r}: {_reason(error)}.") from None
+        choices = get_args(inner) if get_origin(inner) is Literal else ()
+        reason = f"it is one of {', '.join(choices)}" if choices else _reason(error)
+        refused = "used" if name == "api_keys" else repr(value)
+        raise ConfigError(f"{where} cannot be {refused}: {reason}.") from None
 
 
 def _reason(error: msgspec.ValidationError) -> str:
-    text = str(error)
-    return (text[0].lower() + text[1:]).replace("`", "")
+    text = str(error).replace("`", "").replace(" | null", "").removeprefix("Expected ")
+    kinds = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list"}
+    wanted = text.partition(", got ")[0]
+    kind, _, bound = wanted.partition(" ")
+    return f"it must be {kinds.get(kind, kind)}{f' {bound}' if bound else ''}"
 
 
 def _check(config: Config) -> None:
     """What no single field can know. Raises ConfigError."""
     if config.kv_memory is not None:
         parse_size(config.kv_memory)
+    for origin in config.origins:
+        if not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise ConfigError(f"{origin!r} is not an origin; write one like https://shop.example, without a path.")
     for key in config.api_keys:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+=\S+", key):
-            raise ConfigError("An API key is written NAME=KEY, with a name of letters, digits, dots and dashes.")
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+=[!-~]+", key):
+            raise ConfigError(
+                "An API key is written NAME=KEY: a name of letters, digits, dots and dashes, a key of visible ASCII."
+            )
     if config.host not in ("127.0.0.1", "localhost", "::1") and not config.api_keys and not config.allow_no_key:
         raise ConfigError(
             f"Listening on {config.host} would let everyone who can reach it ask without a key. "

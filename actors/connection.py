@@ -229,19 +229,20 @@ class Connection(Actor[ConnectionInbox]):
         if self._deaf:
             return
         self._watch(active_at=frame.at)
-        self._exchange.asked(_BINARY if frame.binary else parse_client_event(frame.frame), frame.at)
+        event = _BINARY if frame.binary else parse_client_event(frame.frame)
+        self._exchange.asked(event, frame.at, len(frame.frame))
 
     def _go_on(self) -> None:
         """What follows from any message: turns, text, and whether anything is left to do."""
         if not self._deaf:
             if self._aside and self._mailbox.room == self._mailbox.capacity:
                 for event in self._aside:
-                    self._exchange.asked(event, self._clock())
+                    self._exchange.asked(event, self._clock(), 0)
                 self._aside.clear()
             if self._writer.idle:
                 self._exchange.take()
             self._exchange.give_turns()
-            if self._exchange.flooded or self._writer.unsent_bytes > self._limits.unsent_bytes:
+            if self._exchange.flooded or self._writer.behind_bytes > self._limits.unsent_bytes:
                 self._close(1008, "too much is left unread", None)
         self._watch()
         if self._gone and not self._exchange.under_way:

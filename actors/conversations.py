@@ -9,6 +9,7 @@ from collections import OrderedDict, defaultdict
 
 from msgspec import Struct
 
+from actors.prompt import Length
 from protocol.input_items import Message
 from protocol.messages import ConnectionId, RequestId
 
@@ -26,15 +27,17 @@ class Keeping(Struct, frozen=True):
 class Conversation:
     """The turns added since `parent`, and the answer to them if there was one.
 
-    A history is shared by all that continue it, never copied.
+    A history is shared by all that continue it, never copied. `length` is of all of it, from its beginning.
     """
 
-    __slots__ = ("answer", "held", "parent", "size", "turns")
+    __slots__ = ("answer", "held", "length", "parent", "size", "turns")
 
     def __init__(self, parent: "Conversation | None", turns: tuple[Message, ...], answer: str | None = None) -> None:
         self.parent = parent
         self.turns = turns
         self.answer = answer
+        own: Length = Length.of(turns if answer is None else (*turns, Message("assistant", answer)))
+        self.length: Length = own if parent is None else parent.length + own
         self.size = sys.getsizeof(turns) + sum(sys.getsizeof(turn.text) for turn in turns) + sys.getsizeof(answer)
         self.held = 0
         """By how many it is held in memory: its own entry and its children that are held."""

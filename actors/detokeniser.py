@@ -136,8 +136,11 @@ class Detokeniser(Actor[DetokeniserInbox]):
         if text.end is not None:
             del self._answers[answer.request]
             failed = text.end.reason == "failed"
+            whole: str | None = answer.full_text()
+            if not whole and text.end.reason in ("prefilled", "deadline"):
+                whole = None  # Elsewhere the answer is there, and empty.
             # Ahead of the text: whoever reads the end may continue from it at once.
-            self._tokeniser.tell(Forget(answer.request) if failed else Remember(answer.request, answer.full_text()))
+            self._tokeniser.tell(Forget(answer.request) if failed else Remember(answer.request, whole))
             if failed or text.end.reason == "stop_text":
                 self._scheduler.tell(FinishStream(answer.request, self._clock()))
         self._directory.tell(answer.connection, text)

@@ -52,7 +52,7 @@ ASKED_AHEAD = 256
 """Prompts that wait for the tokeniser, and tokenised requests that wait for admission."""
 FRAMES_AHEAD = 64
 """Frames of one socket that wait for its handler."""
-LEAVE_S = 10.0
+LEAVE_S = 5.0
 """How long sockets may take to close when the server stops."""
 
 log = structlog.get_logger()
@@ -98,7 +98,9 @@ class Engine:
         self.directory = Directory()
         self._tasks: set[asyncio.Task[None]] = set()
         self._worker_tasks: set[asyncio.Task[None]] = set()
+        self._restart: asyncio.Task[None] | None = None
         self._stopping = False
+        self._drain: Drain | None = None
         self._nobody_here = asyncio.Event()
         self._inbox: Mailbox[EngineInbox] = Mailbox(clock, 1)
         self.tokeniser: Mailbox[TokeniserInbox] = Mailbox(clock, ASKED_AHEAD)
@@ -107,8 +109,7 @@ class Engine:
         self.executor: Mailbox[ExecutorInbox] = Mailbox(clock, STEPS_AHEAD)
         self.detokeniser: Mailbox[DetokeniserInbox] = Mailbox(clock, TOKENS_AHEAD + STEPS_AHEAD)
         self.reaper: Mailbox[ReaperInbox] = Mailbox(clock, 1)
-        self._children: list[Child] = []
-        """Every worker process there has been; the last one is in use."""
+        self._child: Child
         self.metrics.before_scrape(self._count_mailboxes)
 
     # --- building ---
@@ -158,11 +159,10 @@ class Engine:
             steps_ahead=STEPS_AHEAD,
             tokens_ahead=TOKENS_AHEAD,
         )
-        child = self._new_child()
-        self._children.append(child)
+        self._child = self._new_child()
         executor = Executor(
             self.executor,
-            child=child,
+            child=self._child,
             load=LoadModel(
                 config.model,
                 device=config.device,
@@ -177,6 +177,7 @@ class Engine:
             metrics=self.metrics,
             clock=self._clock,
             hang_s=config.hang_s,
+            load_s=config.load_s,
         )
         return admission, scheduler, executor
 
@@ -229,7 +230,6 @@ class Engine:
                             on_ready(message)
                         self.tokeniser.tell(message)
                         self.health.serving(message)
-                        log.info("engine.ready", **_figures(message))
                     case ModelRefused():
                         raise EngineStopped(message.message)
                     case WorkerLost():
@@ -247,8 +247,8 @@ class Engine:
         now = self._clock()
         first = not self.health.draining
         self.health.drain()
-        drain = Drain(now + self._config.grace_s if first else now)
-        log.info("engine.draining", grace_s=drain.until - now, requests_open=len(self.directory))
+        drain = self._drain = Drain(now + self._config.grace_s if first else now)
+        log.info("engine.draining", grace_s=drain.until - now, sockets_open=len(self.directory))
         self.reaper.tell(drain)
         self.admission.tell(drain)
         self.directory.tell_all(drain)
@@ -274,6 +274,8 @@ class Engine:
             limits=self._limits,
         )
         self.directory.add(actor.address, connection)
+        if self._drain is not None:  # it came in through a door that was just closing
+            mailbox.tell(self._drain)
         try:
             await actor.serve()
         finally:
@@ -316,11 +318,15 @@ class Engine:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        """A supervised task is over. What to do about it depends on whose it was."""
+        restart = task is self._restart
+        if restart:
+            self._restart = None
         if task.cancelled() or self._stopping or (error := task.exception()) is None:
             return
         if task in self._worker_tasks:
             self._restart_worker(repr(error))
-        elif task in self._tasks:
+        elif restart or task in self._tasks:
             log.critical("engine.defect", actor=task.get_name(), exc_info=error)
             self._inbox.tell(ModelRefused(f"rota has a defect: its {task.get_name()} ended with {error!r}."))
 
@@ -329,23 +335,27 @@ class Engine:
         for actor in (admission, scheduler, executor):
             self._supervise(actor, self._worker_tasks)
         executor.start()
+        if self._drain is not None:
+            self.admission.tell(self._drain)
 
     def _restart_worker(self, why: str) -> None:
         """One of the three has raised: nothing they hold can be trusted. Everyone is told, and they start anew."""
         log.error("worker.restarting", why=why)
         self.metrics.worker_restarts.inc()
         self.health.down("The worker is being started again after an internal error.")
-        self._children[-1].abandon()
+        self._child.abandon()
         old = self._worker_tasks
         self._worker_tasks = set()
         for task in old:
             task.cancel()
-        restarting = asyncio.create_task(self._start_anew(old, why), name="worker restart")
-        self._tasks.add(restarting)
-        restarting.add_done_callback(self._ended)
+        self._restart = asyncio.create_task(self._start_anew(old, why), name="worker restart")
+        self._restart.add_done_callback(self._ended)
 
     async def _start_anew(self, old: set[asyncio.Task[None]], why: str) -> None:
         await asyncio.gather(*old, return_exceptions=True)
+        await self._child.close()
+        if self._stopping:
+            return
         for mailbox in (self.admission, self.scheduler, self.executor):
             mailbox.clear()
         lost = WorkerLost(why, self._clock())
@@ -359,9 +369,10 @@ class Engine:
         tasks = self._tasks | self._worker_tasks
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for child in self._children:
-            await child.close()
+        # Not cancelled: it waits for the old worker's death, and the cancel would reach that too.
+        restart = [] if self._restart is None else [self._restart]
+        await asyncio.gather(*tasks, *restart, return_exceptions=True)
+        await self._child.close()
 
     def _read_vocabulary(self, folder: str) -> "asyncio.Future[Vocabulary]":
         """In a thread, beside the worker's loading of the weights."""
@@ -380,18 +391,3 @@ class Engine:
 def _to(mailbox: Mailbox[Any]) -> Address[Any]:
     """An address: narrowed by the type of whoever it is handed to."""
     return Address(mailbox)
-
-
-def _figures(ready: ModelReady) -> dict[str, object]:
-    return {
-        "model": ready.name,
-        "device": ready.device,
-        "dtype": ready.dtype,
-        "kv_blocks": ready.blocks,
-        "block_size": ready.block_size,
-        "max_context": ready.max_context,
-        "weights_bytes": ready.weights_bytes,
-        "kv_bytes": ready.kv_bytes,
-        "working_bytes": ready.working_bytes,
-        "first_step_ms": round(ready.first_step_s * 1e3, 1),
-    }

@@ -53,17 +53,20 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     running: int = 64
     """Responses at once; the rest wait in their lanes."""
     waiting_per_lane: int = 32
+    waiting_bytes: int = 16 * 2**20
+    """In the frames of all requests that wait in lanes."""
     refusals: int = 1024
     """Refusals that wait to be told. A client that earns more than that is not listening, and is closed."""
     pause_chars: int = 16_384
     """Unsent text of one response from which on it gets no more time on the GPU, until that text is taken."""
-    turn_chars: int = 4_096
-    """Text that is made into frames at once. Frames cannot be called back by a cancel."""
+    turn_bytes: int = 16 * 2**10
+    """Frames of text that are made at once; the last may exceed it. Frames cannot be called back by a cancel."""
     unsent_bytes: int = 4 * 2**20
-    """Frames that wait for the socket. Text is hardly among them: it is not made into frames before there is room."""
+    """Frames that were added to others that waited for the socket. Text is not among them: it is not made into frames
+    before there is room."""
     stall_s: float = 1.0
     """A frame that the socket has not taken for this long means that its reader has stopped."""
-    close_s: float = 5.0
+    close_s: float = 2.0
     """How long the last events may take to be sent before the socket is closed over them."""
 
 
@@ -96,7 +99,14 @@ class Exchange:
         self._new_id = new_id
         self._metrics = metrics
         self._limits = limits
-        self._lanes = Lanes(lanes=limits.lanes, running=limits.running, waiting_per_lane=limits.waiting_per_lane)
+        self._lanes = Lanes(
+            lanes=limits.lanes,
+            running=limits.running,
+            waiting_per_lane=limits.waiting_per_lane,
+            waiting_bytes=limits.waiting_bytes,
+        )
+        self._names = {"connection": connection, **({"key": tenant} if tenant else {})}
+        """Who asked, in the log."""
         self._answers: dict[RequestId, Answer] = {}
         """Every request the engine may still say something of, its `Ended` or `Refused` above all."""
         self._running: dict[Lane, Answer] = {}
@@ -124,10 +134,11 @@ class Exchange:
 
     # --- what the client says -----------------------------------------------------------------------------------------
 
-    def asked(self, event: ClientEvent | Rejected, at: float) -> None:
+    def asked(self, event: ClientEvent | Rejected, at: float, size: int) -> None:
+        """`size`: of its frame, in bytes."""
         match event:
             case ResponseCreate():
-                self._lanes.ask(event, at)
+                self._lanes.ask(event, at, size)
             case ResponseCancel():
                 self._cancel(event)
             case ResponseSteer():
@@ -181,7 +192,9 @@ class Exchange:
 
     def _new_answer(self, turn: Run | Withdraw) -> Answer:
         request = f"resp_{self._new_id()}"
-        return Answer(request, turn.create, turn.received_at, int(self._unix_clock()), self._model)
+        answer = Answer(request, turn.create, turn.received_at, int(self._unix_clock()), self._model)
+        answer.lane_s = self._clock() - turn.received_at
+        return answer
 
     def _end_unheard(self, turn: Withdraw, reason: FinishReason, error: WireError | None) -> None:
         """The whole life of a response that the engine never hears of."""
@@ -238,26 +251,25 @@ class Exchange:
 
     def take(self) -> None:
         """There is room: make frames of what waits, one answer after the other, a bounded amount."""
-        left = self._limits.turn_chars
+        left = self._limits.turn_bytes
         while self._ready and left > 0:
             left -= self._take(self._ready.popitem(last=False)[1])
 
     def _take(self, answer: Answer) -> int:
-        """Returns how much was taken, in characters of text on the wire."""
-        chars, gaps, had_text = answer.delivered_chars, len(answer.gaps), answer.first_text_at is not None
-        self._put(answer.take(self._clock(), int(self._unix_clock())))
+        """Returns how much was taken, in bytes on the wire."""
+        gaps, had_text = len(answer.gaps), answer.first_text_at is not None
+        frames = answer.take(self._clock(), int(self._unix_clock()))
+        self._put(frames)
         for gap in answer.gaps[gaps:]:
             self._metrics.gap.observe(gap)
         if not had_text and answer.first_text_at is not None:
             self._metrics.ttft.observe(answer.first_text_at - answer.received_at)
-        taken = answer.delivered_chars - chars
         if answer.told:
             self._free_lane(answer)
             self._let_go(answer)
-            taken += 4 * answer.delivered_chars  # The last events repeat the whole text.
         elif answer.paused:
             self._set_paused(answer, False)
-        return taken
+        return sum(map(len, frames))
 
     def _free_lane(self, answer: Answer) -> None:
         del self._running[answer.lane]
@@ -293,13 +305,15 @@ class Exchange:
                     raise AssertionError("all that waited were withdrawn")
 
     def lose_worker(self) -> None:
-        """Whoever held the requests of this socket has started anew and knows none of them: they have failed."""
+        """Whoever held the requests of this socket has started anew and knows none of them: they have failed. So has
+        one whose end was told but whose last text has not come: it may have been lost with them."""
         for answer in list(self._answers.values()):
-            if answer.ended is None:
+            if not answer.complete:
                 # Some may still be on their way there, and be taken up by the new ones.
                 self._tokeniser.tell(Cancel(answer.request, self._clock(), None))
                 reason: FinishReason = "cancelled" if answer.cancelled else "failed"
-                self.said(Ended(answer.request, reason, Stats(), errors.worker_failed(answer.delivered_chars)))
+                stats = Stats() if answer.ended is None else answer.ended.stats
+                self.said(Ended(answer.request, reason, stats, errors.worker_failed(answer.delivered_chars)))
 
     def abandon(self) -> None:
         """Nobody is there to be told any more: forget what waits, and tell the engine to let go of what runs."""
@@ -328,9 +342,9 @@ class Exchange:
         self._metrics.finished.labels(figures["finish_reason"]).inc()
         if answer.ended is not None:
             self._metrics.queue.observe(answer.ended.stats.queued_s)
-        log.info("request.finished", request=answer.request, lane=answer.lane, connection=self._connection, **figures)
+        log.info("request.finished", request=answer.request, lane=answer.lane, **self._names, **figures)
 
     def _refuse(self, lane: Lane, error: WireError, request: RequestId | None = None) -> None:
         self._put([error_event(error, lane)])
         self._metrics.refused.labels(error.code).inc()
-        log.info("request.refused", request=request, lane=lane, connection=self._connection, code=error.code)
+        log.info("request.refused", request=request, lane=lane, **self._names, code=error.code)

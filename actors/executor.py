@@ -31,7 +31,8 @@ log = structlog.get_logger()
 class Executor(Actor[ExecutorInbox]):
     """One worker at a time, started again with a growing delay when it is lost.
 
-    Lack of progress marks a hang: a worker that has had a step for over `hang_s` without answering is killed.
+    Lack of progress marks a hang: a worker that has had a step for over `hang_s` without answering is killed, and so
+    is one that takes over `load_s` to load. (The first one may fetch its model before that, for as long as it takes.)
     Each worker has a number; what an earlier one still says is not heard.
     """
 
@@ -49,6 +50,7 @@ class Executor(Actor[ExecutorInbox]):
         metrics: Metrics,
         clock: Clock,
         hang_s: float = 60.0,
+        load_s: float = 300.0,
         first_delay_s: float = 0.5,
         longest_delay_s: float = 30.0,
     ) -> None:
@@ -60,6 +62,7 @@ class Executor(Actor[ExecutorInbox]):
         self._metrics = metrics
         self._clock = clock
         self._hang_s = hang_s
+        self._load_s = load_s
         self._first_delay_s = first_delay_s
         self._longest_delay_s = longest_delay_s
         self._worker = 0
@@ -70,10 +73,13 @@ class Executor(Actor[ExecutorInbox]):
         self._refused = False
         self._delay_s = first_delay_s
         self._start_at: float | None = None
+        self._loading_since: float | None = None
+        """Since when a worker is at work on becoming ready, as far as that is bounded."""
 
     def start(self) -> None:
         """Begin a worker; its messages come back to this actor's mailbox."""
         self._worker += 1
+        self._loading_since = self._clock() if self._ever_ready else None
         worker = self._worker
         address = self.address
 
@@ -93,9 +99,11 @@ class Executor(Actor[ExecutorInbox]):
             case StepDone():
                 self._step_done(message)
             case ModelFound():
+                self._loading_since = self._clock()
                 self._engine.tell(message)
             case ModelReady():
                 self._ready = self._ever_ready = True
+                self._loading_since = None
                 self._scheduler.tell(message)
                 self._engine.tell(message)
             case ModelRefused():
@@ -132,6 +140,7 @@ class Executor(Actor[ExecutorInbox]):
         now = self._clock()
         log.error("worker.lost", why=why, steps_in_flight=len(self._running), next_start_s=self._delay_s)
         self._ready = False
+        self._loading_since = None
         self._running.clear()
         lost = WorkerLost(why, now)
         self._scheduler.tell(lost)
@@ -145,6 +154,10 @@ class Executor(Actor[ExecutorInbox]):
             self._start_at = None
             self._metrics.worker_restarts.inc()
             self.start()
+        if self._loading_since is not None and now - self._loading_since > self._load_s:
+            log.error("worker.hung", loading=True, for_s=now - self._loading_since)
+            self._loading_since = None
+            self._child.kill()
         for step, since in self._running.items():
             if now - since > self._hang_s:
                 log.error("worker.hung", step=step, for_s=now - since)

@@ -23,6 +23,8 @@ class Run(Struct, frozen=True):
 
     create: ResponseCreate
     received_at: float
+    size: int
+    """Of its frame, in bytes: about what it costs to keep it waiting."""
 
 
 class Withdraw(Struct, frozen=True):
@@ -30,6 +32,7 @@ class Withdraw(Struct, frozen=True):
 
     create: ResponseCreate
     received_at: float
+    size: int
 
 
 class Refuse(Struct, frozen=True):
@@ -57,17 +60,20 @@ class _Line:
 class Lanes:
     """All lanes of a socket. A lane exists while something runs or waits on it."""
 
-    def __init__(self, *, lanes: int, running: int, waiting_per_lane: int) -> None:
+    def __init__(self, *, lanes: int, running: int, waiting_per_lane: int, waiting_bytes: int) -> None:
         self._most_lanes = lanes
         self._most_running = running
         self._most_waiting = waiting_per_lane
+        self._most_bytes = waiting_bytes
         self._lines: dict[Lane, _Line] = {}
         self._ready: deque[Lane] = deque()
         self._running = 0
+        self._bytes = 0
+        """The sizes of all requests that wait, on whatever lane."""
         self.refusals = 0
         """Refusals that wait for the end of a response: the caller's to bound, because only closing helps."""
 
-    def ask(self, create: ResponseCreate, received_at: float) -> None:
+    def ask(self, create: ResponseCreate, received_at: float, size: int) -> None:
         """A request joins the end of its lane; over a limit, its refusal does."""
         lane = create.stream_id
         line = self._lines.get(lane)
@@ -76,8 +82,15 @@ class Lanes:
         elif line is not None and line.requests >= self._most_waiting:
             what = f"{line.requests:,} requests already wait on this lane, the most that may"
             self.refuse(lane, server_overloaded(what, _RETRY_MS))
+        elif self._bytes + size > self._most_bytes:
+            what = (
+                f"This request has {size:,} bytes and {self._bytes:,} bytes of requests already wait on this "
+                f"connection, of {self._most_bytes:,} that may"
+            )
+            self.refuse(lane, server_overloaded(what, _RETRY_MS))
         else:
-            self._append(lane, Run(create, received_at)).requests += 1
+            self._append(lane, Run(create, received_at, size)).requests += 1
+            self._bytes += size
 
     def refuse(self, lane: Lane, error: WireError) -> None:
         self._append(lane, Refuse(lane, error))
@@ -88,7 +101,8 @@ class Lanes:
         line = self._lines.get(lane)
         if line is not None:
             line.waiting = deque(
-                Withdraw(turn.create, turn.received_at) if isinstance(turn, Run) else turn for turn in line.waiting
+                Withdraw(turn.create, turn.received_at, turn.size) if isinstance(turn, Run) else turn
+                for turn in line.waiting
             )
 
     def withdraw_all(self) -> None:
@@ -108,10 +122,12 @@ class Lanes:
             match turn:
                 case Run():
                     line.requests -= 1
+                    self._bytes -= turn.size
                     line.running = True
                     self._running += 1
                 case Withdraw():
                     line.requests -= 1
+                    self._bytes -= turn.size
                 case Refuse():
                     self.refusals -= 1
             self._go_on(lane, line)
@@ -133,6 +149,7 @@ class Lanes:
         for line in self._lines.values():
             line.waiting.clear()
             line.requests = 0
+        self._bytes = 0
         self.refusals = 0
 
     @property

@@ -10,8 +10,11 @@ from typing import Literal
 import structlog
 
 
-def configure(log_format: Literal["auto", "console", "json"]) -> None:
-    """Set up structlog for the process. `auto`: console when standard error is a terminal, else JSON lines."""
+def configure(log_format: Literal["auto", "console", "json"]) -> Literal["console", "json"]:
+    """Set up structlog for the process, and say which it is.
+
+    `auto`: console when standard error is a terminal, else JSON lines.
+    """
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     renderer = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
@@ -29,3 +32,4 @@ def configure(log_format: Literal["auto", "console", "json"]) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    return "console" if console else "json"

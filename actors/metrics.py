@@ -54,7 +54,13 @@ class Metrics:
             "rota_mailbox_waited_seconds_total", "Time messages spent waiting, summed.", ["actor", "lane"], registry=r
         )
 
+        self._queued: dict[str, int] = {}
         self._before_scrape: list[Callable[[], None]] = []
+
+    def count_queued(self, holder: str, count: int) -> None:
+        """How many requests wait for their first step at `holder`: the gauge is the sum over all holders."""
+        self._queued[holder] = count
+        self.requests.labels("queued").set(sum(self._queued.values()))
 
     def before_scrape(self, update: Callable[[], None]) -> None:
         """Call `update` before every exposition, for gauges that nobody keeps up to date otherwise."""

@@ -15,7 +15,6 @@ from actors.actor import Actor, Address, Clock, Fate, Mailbox
 from actors.directory import Directory
 from actors.metrics import Metrics
 from protocol import errors
-from protocol.errors import WireError
 from protocol.messages import (
     AuditReport,
     AuditRequest,
@@ -122,6 +121,8 @@ class Reaper(Actor[ReaperInbox]):
                 self._alive.pop(message.request, None)
             case WatchConnection():
                 self._connections[message.connection] = message
+                if self._drained:
+                    self._say_goodbye(message.connection)
             case ConnectionClosed():
                 self._connections.pop(message.connection, None)
                 self._closing.discard(message.connection)
@@ -140,8 +141,7 @@ class Reaper(Actor[ReaperInbox]):
 
     def _watch(self, watch: Watch) -> None:
         self._alive[watch.request] = watch
-        if watch.wait_until is not None:
-            heapq.heappush(self._due, (watch.wait_until, watch.request, True))
+        heapq.heappush(self._due, (watch.wait_until, watch.request, True))
         if watch.deadline_at is not None:
             heapq.heappush(self._due, (watch.deadline_at, watch.request, False))
 
@@ -193,13 +193,14 @@ class Reaper(Actor[ReaperInbox]):
         """Done when nothing is left, or when the time is over: then whoever still waits or runs is told."""
         if self._alive and now < until:
             return
-        error: WireError = errors.shutting_down()
-        for watch in self._connections.values():
-            self._directory.tell(
-                watch.connection, CloseConnection(watch.connection, 1001, "the server is shutting down", error)
-            )
+        for connection in self._connections:
+            self._say_goodbye(connection)
         self._drained = True
         self._engine.tell(Drained(now))
+
+    def _say_goodbye(self, connection: ConnectionId) -> None:
+        error = errors.stopped_in_the_middle()
+        self._directory.tell(connection, CloseConnection(connection, 1001, "the server is shutting down", error))
 
     # --- nothing may leak ---
 

@@ -15,6 +15,7 @@ from actors.scheduling.schedule import Outcome, Schedule
 from actors.scheduling.sequence import Sequence, State
 from actors.tombstones import Tombstones
 from protocol import errors
+from protocol.errors import WireError
 from protocol.messages import (
     AuditReport,
     AuditRequest,
@@ -61,7 +62,7 @@ class Scheduler(Actor[SchedulerInbox]):
 
     `steps_ahead` steps may be in flight (1: the next one is planned when the last one's result is in). At most
     `tokens_ahead` steps' tokens wait for the detokeniser; past that no step is planned, so its lane is never full.
-    `max_running` bounds the sequences here, by the credits granted to admission.
+    `max_running` bounds the sequences in one step, and by the credits granted to admission those that are here.
     """
 
     name: ClassVar[str] = "scheduler"
@@ -99,7 +100,7 @@ class Scheduler(Actor[SchedulerInbox]):
         self._clock = clock
         self._steps_ahead = steps_ahead
         self._tokens_ahead = tokens_ahead
-        self._schedule = Schedule(BlockPool(0, 1), policy, max_step_tokens)
+        self._schedule = Schedule(BlockPool(0, 1), policy, max_step_tokens, max_running)
         self._ready = False
         self._tombstones = Tombstones()
         self._received = 0
@@ -129,8 +130,8 @@ class Scheduler(Actor[SchedulerInbox]):
                     sequence.set_paused(message.paused, self._clock())
             case Expire():
                 sequence = self._schedule.get(message.request)
-                if sequence is not None and not message.waiting:
-                    self._expire(sequence)
+                if sequence is not None:
+                    self._expire(sequence, message.waiting)
             case FinishStream():
                 sequence = self._schedule.get(message.request)
                 if sequence is not None:
@@ -165,23 +166,33 @@ class Scheduler(Actor[SchedulerInbox]):
             self._end(sequence, "cancelled")
         elif enqueue.deadline_at is not None and now >= enqueue.deadline_at:
             # Its `Expire` may have overtaken it and found nobody here.
-            self._expire(sequence)
+            self._expire(sequence, waiting=False)
 
-    def _expire(self, sequence: Sequence) -> None:
-        self._end(sequence, "deadline")
-        self._ends_to_say.append((sequence.request, "deadline"))
+    def _expire(self, sequence: Sequence, waiting: bool) -> None:
+        """Its deadline has passed, or (`waiting`) its patience to wait for a first step."""
+        if not sequence.started:
+            now = self._clock()
+            received_at, deadline_at = sequence.received_at, sequence.deadline_at
+            deadline_ms = None if waiting or deadline_at is None else (deadline_at - received_at) * 1e3
+            self._fail(sequence, errors.deadline_exceeded((now - sequence.accepted_at) * 1e3, deadline_ms))
+        elif not waiting:
+            self._end(sequence, "deadline")
+            self._ends_to_say.append((sequence.request, "deadline"))
 
-    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
-        if self._schedule.end(sequence, reason):
-            self._say_ended(sequence)
+    def _fail(self, sequence: Sequence, error: WireError) -> None:
+        self._detokeniser.tell(CloseStream(sequence.request))
+        self._tokeniser.tell(Forget(sequence.request))
+        self._end(sequence, "failed", error)
+
+    def _end(self, sequence: Sequence, reason: FinishReason, error: WireError | None = None) -> None:
+        released = self._schedule.end(sequence, reason)
+        self._say_ended(sequence, error)
+        if released:
             self._say_released(sequence)
-        else:
-            self._say_ended(sequence)
 
-    def _say_ended(self, sequence: Sequence) -> None:
+    def _say_ended(self, sequence: Sequence, error: WireError | None = None) -> None:
         assert sequence.reason is not None
         self._unstarted.discard(sequence.request)
-        error = errors.worker_failed(0) if sequence.reason == "failed" else None
         ended = Ended(sequence.request, sequence.reason, sequence.stats(self._clock()), error)
         self._directory.tell(sequence.connection, ended)
 
@@ -241,10 +252,16 @@ class Scheduler(Actor[SchedulerInbox]):
         self._ends_to_say.clear()
 
     def _grant(self) -> None:
-        """Credits for as many as may run beside those that are here; none while anything waits for memory."""
+        """Credits for as many as may run beside those that do; none while anything waits for memory.
+
+        A paused one leaves its place to another, or a few readers who have stopped would keep everyone out; but no more
+        than twice as many are here as may run.
+        """
         if not self._ready or self._schedule.waits_for_memory:
             return
-        granted = self._received + self._max_running - len(self._schedule)
+        here = len(self._schedule)
+        paused = sum(1 for one in self._schedule.sequences if one.paused)
+        granted = self._received + min(self._max_running - (here - paused), 2 * self._max_running - here)
         if granted > self._granted:
             self._granted = granted
             self._admission.tell(Credit(granted))
@@ -263,9 +280,7 @@ class Scheduler(Actor[SchedulerInbox]):
             self._say_released(sequence)
         for sequence in self._schedule.sequences:
             if sequence.started:
-                self._detokeniser.tell(CloseStream(sequence.request))
-                self._tokeniser.tell(Forget(sequence.request))
-                self._end(sequence, "failed")
+                self._fail(sequence, errors.worker_failed(0))
 
     def _audit(self, request: AuditRequest) -> None:
         self._schedule.audit()
@@ -282,6 +297,7 @@ class Scheduler(Actor[SchedulerInbox]):
         lives = dict.fromkeys(State, 0)
         for sequence in self._schedule.sequences:
             lives[sequence.state] += 1
+        self._metrics.count_queued(self.name, lives[State.QUEUED])
         for life in (State.PREFILLING, State.DECODING, State.PREEMPTED):
             self._metrics.requests.labels(life.value).set(lives[life])
         if self._schedule.preemptions > self._preemptions_counted:

@@ -35,6 +35,7 @@ from protocol.errors import (
     invalid_request,
     origin_not_allowed,
     server_overloaded,
+    shown,
     shutting_down,
     websocket_connection_limit_reached,
 )
@@ -67,14 +68,19 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     connections: int = 4096
     connections_per_address: int = 256
     open_timeout_s: float = 10.0
-    close_timeout_s: float = 5.0
+    close_timeout_s: float = 2.0
     ping_interval_s: float | None = 20.0
     ping_timeout_s: float | None = 20.0
-    max_frame_bytes: int = 4 * 2**20
+    max_frame_bytes: int = 2 * 2**20
     write_limit_bytes: int = 16 * 2**10
     """Unsent bytes in the process from which on a socket counts as full."""
     send_buffer_bytes: int = 64 * 2**10
     """The same in the kernel. Left to itself it grows to megabytes: minutes of text that a cancel cannot call back."""
+
+
+class _Door(HttpConnection):
+    def explain(self, status: HTTPStatus, fault: str) -> Response:
+        return _error(invalid_request(f"That is no HTTP request that rota can read: {shown(fault)}."), status)
 
 
 class Server:
@@ -105,7 +111,7 @@ class Server:
             self._serve_socket,
             settings.host,
             settings.port,
-            create_connection=HttpConnection,
+            create_connection=_Door,
             select_subprotocol=_select_subprotocol,
             compression=None,
             process_request=self._process_request,
@@ -222,10 +228,14 @@ class Server:
         if origin in self._settings.origins:
             return True
         host = ",".join(headers.get_all("Host")).lower()
-        if urlsplit(origin).netloc.lower() != host:
+        try:
+            if urlsplit(origin).netloc.lower() != host:
+                return False
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:  # one of them is no address at all
             return False
         # A name that its owner points at 127.0.0.1 makes any page the "own host" of a server that listens there.
-        return not _is_loopback(self._settings.host) or _is_loopback(urlsplit(f"//{host}").hostname or "")
+        return not _is_loopback(self._settings.host) or _is_loopback(name)
 
     # --- plain HTTP ---------------------------------------------------------------------------------------------------
 
@@ -268,8 +278,11 @@ class Server:
         page = self._pages.get(path)
         if page is None:
             what = path if len(path) <= 80 else f"{path[:80]}…"
-            sentence = f"There is nothing at '{what}'. The page is at /, the models at /v1/models, the WebSocket at "
-            return _error(invalid_request(f"{sentence}{_RESPONSES}."), HTTPStatus.NOT_FOUND)
+            sentence = (
+                f"There is nothing at '{what}'. The page is at /, the models at /v1/models, the WebSocket at "
+                f"{_RESPONSES}, the metrics at /metrics, and how the server is at /healthz and /readyz."
+            )
+            return _error(invalid_request(sentence), HTTPStatus.NOT_FOUND)
         if page.etag in ",".join(headers.get_all("If-None-Match")):
             return _response(HTTPStatus.NOT_MODIFIED, {**page.headers}, b"")
         return _response(HTTPStatus.OK, page.headers, page.body)

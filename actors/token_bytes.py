@@ -14,6 +14,9 @@ from tokenizers import Tokenizer
 
 _BYTE_PIECE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _SPACE = "▁"
+_KEEPING_SPLITS = ("ByteLevel", "Split", "Digits", "Metaspace", "Punctuation")
+NFC_SHORTENS = 3
+"""Times, at most, that composing characters shortens a text in UTF-8."""
 
 
 class TokenBytes(Struct, frozen=True):
@@ -45,6 +48,41 @@ def token_bytes(tokenizer: Tokenizer) -> TokenBytes | None:
             if drop_spaces is not None:
                 return TokenBytes(_table(tokenizer, _byte_fallback), drop_spaces=drop_spaces)
     return None
+
+
+def longest_token(tokenizer: Tokenizer, table: TokenBytes | None) -> int | None:
+    """The most bytes of text, in UTF-8, that one token can stand for.
+
+    None where a token can stand for any number: a tokeniser may have one for all that is unknown to it, or drop or
+    shorten parts of a text before it looks for tokens. Where that is not known to be otherwise, it is assumed. (Some
+    byte-level vocabularies lack a few control characters and drop them: a text of little else counts for its length.)
+    """
+    if table is None:
+        return None
+    spaced = getattr(tokenizer.model, "byte_fallback", False)
+    before, normalizer = _steps(tokenizer.pre_tokenizer), _steps(tokenizer.normalizer)
+    if not spaced and "ByteLevel" not in (step["type"] for step in before):
+        return None
+    if any(step["type"] not in _KEEPING_SPLITS or step.get("behavior") == "Removed" for step in before):
+        return None
+    if any(step["type"] not in ("Prepend", "Replace", "NFC") for step in normalizer):
+        return None
+    if any(step["type"] == "Replace" and step["content"] != _SPACE for step in normalizer):
+        return None
+    if any(added.lstrip or added.rstrip for added in tokenizer.get_added_tokens_decoder().values()):
+        return None
+    # What is shown as a space may have been written as the sign for it, of three bytes.
+    longest = max(len(shown) + (2 * shown.count(b" ") if spaced else 0) for shown in table.shown)
+    return longest * (NFC_SHORTENS if any(step["type"] == "NFC" for step in normalizer) else 1)
+
+
+def _steps(component: object) -> list[dict[str, object]]:
+    """A part of a tokeniser, a sequence taken apart."""
+    if component is None:
+        return []
+    state = json.loads(component.__getstate__())  # type: ignore[arg-type]
+    nested: list[dict[str, object]] = state.get("pretokenizers") or state.get("normalizers") or [state]
+    return nested
 
 
 def _spaces_dropped(steps: list[dict[str, object]]) -> int | None:

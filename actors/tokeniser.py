@@ -16,7 +16,7 @@ from actors.chat_template import PromptRefused
 from actors.conversations import Conversation, Conversations, Keeping
 from actors.directory import Directory
 from actors.offload import Offload
-from actors.prompt import Prompts, fit_prompt
+from actors.prompt import Length, Prompts, fit_prompt, least
 from actors.sampling_defaults import SamplingDefaults, sampling_of
 from actors.tombstones import Tombstones
 from protocol import errors
@@ -45,6 +45,8 @@ TokeniserInbox = Ask | Cancel | Tokenised | Remember | Forget | ConnectionClosed
 
 _INLINE_BYTES = 2_000
 """Of prompt text, in UTF-8, that is tokenised on the event loop: 1.2 ms for English, 6 ms for random characters."""
+_MESSAGE_BYTES = 30
+"""A message takes as long as this much English, 12 µs, however little it says."""
 _RETRY_AFTER_MS = 1_000.0
 
 log = structlog.get_logger()
@@ -53,20 +55,29 @@ log = structlog.get_logger()
 class _Request:
     """A request that is here or was passed on, until it comes back as `Remember`, `Cancel` or `Forget`."""
 
-    __slots__ = ("ask", "keeps", "parent", "passed_on", "turns")
+    __slots__ = ("ask", "cancelled", "keeps", "own", "parent", "passed_on", "turns")
 
     def __init__(self, ask: Ask, parent: Conversation | None, turns: tuple[Message, ...]) -> None:
         self.ask = ask
         self.parent = parent
         self.turns = turns
+        instructions = ask.create.instructions
+        self.own = (Message("system", instructions), *turns) if instructions else turns
         self.passed_on = False
+        self.cancelled = False
+        """Looked at by work that waits elsewhere: nobody wants its result."""
         self.keeps = True
         """Whether its conversation is to be kept: its only possible reader may have gone."""
 
+    def length(self) -> Length:
+        """Of all its messages."""
+        own = Length.of(self.own)
+        return own if self.parent is None else self.parent.length + own
+
     def messages(self) -> Sequence[Message]:
-        instructions = self.ask.create.instructions
-        front = [Message("system", instructions)] if instructions else []
-        return [*front, *(self.parent.history() if self.parent is not None else ()), *self.turns]
+        """May be long: read where the prompt is made."""
+        history = self.parent.history() if self.parent is not None else ()
+        return [*self.own[: len(self.own) - len(self.turns)], *history, *self.turns]
 
 
 class Tokeniser(Actor[TokeniserInbox]):
@@ -166,10 +177,15 @@ class Tokeniser(Actor[TokeniserInbox]):
         if isinstance(request, WireError):
             self._refuse(ask, request)
             return
+        length, most_input = request.length(), self._most_input(ask.create)
+        shortest = length if most_input is None else least(request.own)
+        room = self._room(ask.create, max(1, shortest.tokens(self._vocabulary.longest_token)), at_least=True)
+        if isinstance(room, WireError):
+            self._refuse(ask, room)
+            return
         self._requests[ask.request] = request
-        messages = request.messages()
-        work = partial(fit_prompt, self._vocabulary, messages, self._most_input(ask.create))
-        if sum(_utf8_bound(message.text) for message in messages) <= _INLINE_BYTES:
+        work = partial(_prompt, self._vocabulary, request, most_input)
+        if length.text_bytes + _MESSAGE_BYTES * length.messages <= _INLINE_BYTES:
             self._tokenised(_outcome(ask.request, _result(work)))
         elif self._offloaded < self._most_offloaded:
             self._offloaded += 1
@@ -210,8 +226,8 @@ class Tokeniser(Actor[TokeniserInbox]):
         else:
             self._pass_on(request, done.tokens, room)
 
-    def _room(self, create: ResponseCreate, input_tokens: int) -> int | WireError:
-        """How many tokens the answer may have, or why there is no room for any."""
+    def _room(self, create: ResponseCreate, input_tokens: int, *, at_least: bool = False) -> int | WireError:
+        """How many tokens the answer may have, or why there is no room for any. `at_least`: nothing is counted yet."""
         assert self._model is not None
         if input_tokens == 0:
             return errors.invalid_request("The input makes an empty prompt. Send a text.", "input")
@@ -219,9 +235,10 @@ class Tokeniser(Actor[TokeniserInbox]):
         wanted = 0 if create.prefill_only else create.max_output_tokens
         if wanted is None:
             room = min(self._default_max_output_tokens, max_context - input_tokens)
-            return room if room > 0 else errors.context_length_exceeded(input_tokens, None, max_context)
+            exceeded = errors.context_length_exceeded(input_tokens, None, max_context, at_least=at_least)
+            return room if room > 0 else exceeded
         if input_tokens + wanted > max_context:
-            return errors.context_length_exceeded(input_tokens, wanted or None, max_context)
+            return errors.context_length_exceeded(input_tokens, wanted or None, max_context, at_least=at_least)
         return wanted
 
     def _pass_on(self, request: _Request, tokens: bytes, max_output_tokens: int) -> None:
@@ -239,10 +256,10 @@ class Tokeniser(Actor[TokeniserInbox]):
             max_output_tokens,
             end_tokens,
             ask.received_at,
-            None if create.deadline_ms is None else ask.received_at + create.deadline_ms / 1000,
-            "default" if create.service_tier in (None, "auto") else create.service_tier,
-            _seconds(targets.ttft_ms if targets is not None else None),
-            _seconds(targets.itl_ms if targets is not None else None),
+            deadline_at=None if create.deadline_ms is None else ask.received_at + create.deadline_ms / 1000,
+            service_tier="default" if create.service_tier in (None, "auto") else create.service_tier,
+            ttft_target_s=_seconds(targets.ttft_ms if targets is not None else None),
+            itl_target_s=_seconds(targets.itl_ms if targets is not None else None),
         )
         self._detokeniser.tell(opened)
         if not self._admission.offer(enqueue):
@@ -265,6 +282,7 @@ class Tokeniser(Actor[TokeniserInbox]):
             if cancel.keep is not None:
                 self._conversations.shorten(cancel.request, cancel.keep)
             return
+        request.cancelled = True
         if cancel.keep is not None:
             self._keep(request, cancel.keep or None)
         if request.passed_on:
@@ -276,7 +294,7 @@ class Tokeniser(Actor[TokeniserInbox]):
     def _remember(self, remember: Remember) -> None:
         request = self._requests.pop(remember.request, None)
         if request is not None and request.keeps:
-            self._keep(request, None if request.ask.create.prefill_only else remember.text)
+            self._keep(request, remember.text)
 
     def _keep(self, request: _Request, answer: str | None) -> None:
         ask = request.ask
@@ -286,6 +304,11 @@ class Tokeniser(Actor[TokeniserInbox]):
 
     def _say_cancelled(self, ask: Ask) -> None:
         self._directory.tell(ask.connection, Ended(ask.request, "cancelled", Stats()))
+
+
+def _prompt(vocabulary: Prompts, request: _Request, most: int | None) -> bytes:
+    """Nothing for a request that was cancelled before its turn came: others wait behind it."""
+    return b"" if request.cancelled else fit_prompt(vocabulary, request.messages(), most)
 
 
 def _result(work: Callable[[], bytes]) -> bytes | Exception:
@@ -304,11 +327,6 @@ def _outcome(request: RequestId, result: bytes | Exception) -> Tokenised:
         case _:
             log.error("prompt.failed", request=request, exc_info=result)
             return Tokenised(request, b"", errors.internal_error())
-
-
-def _utf8_bound(text: str) -> int:
-    """At least as many as the bytes of `text`, found without encoding it."""
-    return len(text) if text.isascii() else 4 * len(text)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from actors.chat_template import PLAIN, ChatTemplate, PromptRefused
 from actors.text_decoder import ByteDecoder, TextDecoder, WindowDecoder
-from actors.token_bytes import token_bytes
+from actors.token_bytes import longest_token, token_bytes
 from protocol.input_items import Message
 
 _MARKS = [chr(0xF0000 + n) for n in range(64)]
@@ -34,6 +34,7 @@ class Vocabulary:
         self._template = ChatTemplate(chat_template or PLAIN, special_tokens)
         self._adds_special = chat_template is None
         self._bytes = token_bytes(tokenizer)
+        self.longest_token = longest_token(tokenizer, self._bytes)
         self._special = {n: t.content for n, t in tokenizer.get_added_tokens_decoder().items() if t.special}
         spelled = sorted((text for text in self._special.values() if len(text) > 1), key=len, reverse=True)
         self._control_token = re.compile("|".join(map(re.escape, spelled)) or "(?!)")

@@ -1,8 +1,11 @@
 """Where rota meets the websockets library: what the library does not do, or does later than rota needs.
 
-Knows the library's `ServerConnection` and two things about it:
+Knows the library's `ServerConnection` and four things about it:
 
-- It parses GET only. A POST, with its body, would be answered by an empty reply, and a HEAD not at all.
+- It parses a GET without a body only. A POST, a body, or a second request behind the first would be answered by an
+  empty reply, and a HEAD not at all.
+- What it cannot parse it answers in plain text, or not at all.
+- It answers pings at once, into a buffer without bound: a client that only pings and never reads would fill it.
 - It tells a reader that the client has left only when TCP has ended. A client that says goodbye with answers unread
   keeps TCP alive until it gives up waiting, and its requests would run on for as long.
 
@@ -11,30 +14,44 @@ Knows nothing of paths, keys or events.
 
 import asyncio
 from collections.abc import Awaitable
+from http import HTTPStatus
 
 from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, HeaderLineTooLong, RequestLineTooLong, TooManyHeaders
+from websockets.http11 import Response
 from websockets.protocol import OPEN, State
 
 from actors.socket import SocketGone
 
 NO_CODE = 1006
 _LONGEST_REQUEST_LINE = 8192
+_LONGEST_HEAD = 64 * 2**10
+"""From here on the library has to make of it what it can."""
+_UNREAD_PONGS = 256 * 2**10
+"""Bytes of answers to pings, and of whatever else the library says by itself, that may wait for their reader."""
 
 
 class HttpConnection(ServerConnection):
     """A connection that says which method was asked for, and completes `left` when its client leaves.
 
     Only GET reaches the library's parser. HEAD and OPTIONS are given to it as a GET of the same head; of any other
-    method only the request line is, and what follows, a body above all, is dropped unread. `method` has the truth.
+    method only the request line is. What follows, a body above all, is dropped unread, unless it follows an upgrade.
+    `method` has the truth. What cannot be read is answered by `explain`.
     """
 
     method = "GET"
 
+    def explain(self, status: HTTPStatus, fault: str) -> Response:
+        """The answer to a request that cannot be read. `fault` is no sentence."""
+        raise NotImplementedError
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.left: asyncio.Future[int] = self.loop.create_future()
+        self.frame_bytes = 0
+        """The size of the frame that was sent last: rightly, no more than that, and little else, waits to be read."""
         self._head: bytearray | None = bytearray()
         self._dropping = False
+        self._explained = False
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -42,11 +59,13 @@ class HttpConnection(ServerConnection):
             return
         if self._head is not None:
             self._head += data
-            if b"\n" not in self._head and len(self._head) < _LONGEST_REQUEST_LINE:
+            request = self._as_get(bytes(self._head))
+            if request is None:
                 return
-            data, self._head = bytes(self._head), None
-            data = self._as_get(data)
+            data, self._head = request, None
         super().data_received(data)
+        if self.transport.get_write_buffer_size() > self.frame_bytes + self.write_limit_high + _UNREAD_PONGS:
+            self.transport.abort()
         self._notice()
 
     def eof_received(self) -> None:
@@ -57,16 +76,39 @@ class HttpConnection(ServerConnection):
         super().connection_lost(exc)
         self._notice()
 
-    def _as_get(self, data: bytes) -> bytes:
-        line = data.partition(b"\n")[0].rstrip(b"\r")
-        method, space, rest = line.partition(b" ")
-        if not (space and method.isalpha() and method.isupper()) or method == b"GET":
+    def send_data(self) -> None:
+        fault = self.protocol.handshake_exc
+        # A client that goes without a word has asked nothing.
+        if fault is not None and self.request is None and not self._explained and self._head != bytearray():
+            self._explained = True
+            response = self.explain(_status(fault), str(fault.__cause__ or fault))
+            if self.method == "HEAD":
+                response.body = b""
+            # Instead of what the library says, if anything. The last of its writes is the end.
+            self.protocol.writes[:-1] = [response.serialize()]
+        super().send_data()
+
+    def _as_get(self, data: bytes) -> bytes | None:
+        """What the library is given to read; None while that cannot be said."""
+        line, ended, _ = data.partition(b"\n")
+        if not ended and len(data) < _LONGEST_REQUEST_LINE:
+            return None
+        method, space, rest = line.rstrip(b"\r").partition(b" ")
+        if not (space and method.isalpha() and method.isupper() and line.endswith(b"\r")):
             return data
         self.method = method.decode("ascii")
-        if self.method in ("HEAD", "OPTIONS"):
+        if self.method not in ("GET", "HEAD", "OPTIONS"):
+            self._dropping = True
+            return b"GET " + rest + b"\r\n\r\n"
+        head, whole, _ = data.partition(b"\r\n\r\n")
+        if not whole and len(data) < _LONGEST_HEAD:
+            return None
+        lines = head.split(b"\r\n")
+        if not whole or any(line.lower().startswith(b"upgrade:") for line in lines):
             return b"GET" + data[len(method) :]
         self._dropping = True
-        return b"GET " + rest + b"\r\n\r\n"
+        lines = [line for line in lines if not line.lower().startswith((b"content-length:", b"transfer-encoding:"))]
+        return b"GET" + b"\r\n".join(lines)[len(method) :] + b"\r\n\r\n"
 
     def _notice(self) -> None:
         if self.left.done() or self.protocol.state in (State.CONNECTING, OPEN):
@@ -97,6 +139,7 @@ class WebSocket:
         return message
 
     async def send(self, frame: bytes) -> None:
+        self._connection.frame_bytes = len(frame)
         try:
             await self._connection.send(frame, text=True)
         except ConnectionClosed as closed:
@@ -109,6 +152,16 @@ class WebSocket:
                 await self._connection.close(code, reason)
         except TimeoutError:
             self._connection.transport.abort()
+
+
+def _status(fault: Exception) -> HTTPStatus:
+    match fault:
+        case RequestLineTooLong():
+            return HTTPStatus.REQUEST_URI_TOO_LONG
+        case HeaderLineTooLong() | TooManyHeaders():
+            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        case _:
+            return HTTPStatus.BAD_REQUEST
 
 
 async def _message(received: Awaitable[bytes | str]) -> bytes | str | None:

@@ -40,6 +40,8 @@ class Writer:
         self._timer: asyncio.TimerHandle | None = None
         self.unsent_bytes = 0
         """In frames that wait, without the one that is being sent."""
+        self._burst_bytes = 0
+        """Those of them that were put in one go while nothing else waited. They are the first to be sent."""
         self.stalled_since: float | None = None
 
     @property
@@ -47,11 +49,22 @@ class Writer:
         """Everything has been handed to the socket."""
         return not self._frames and self._sending_since is None
 
+    @property
+    def behind_bytes(self) -> int:
+        """How far the reader has fallen behind: what was put though something else waited for it already.
+
+        What was put in one go while nothing waited says nothing about the reader, however much it is.
+        """
+        return self.unsent_bytes - self._burst_bytes
+
     def put(self, frames: list[bytes]) -> None:
         if not frames or self._dropped:
             return
         self._frames.extend(frames)
-        self.unsent_bytes += sum(map(len, frames))
+        added = sum(map(len, frames))
+        self.unsent_bytes += added
+        if self._sending_since is None:  # `write` has had no turn since there was nothing to send
+            self._burst_bytes += added
         self._something.set()
         if self._timer is None:
             self._look_again()
@@ -65,7 +78,7 @@ class Writer:
         """Forget what waits, and whatever is still put."""
         self._dropped = True
         self._frames.clear()
-        self.unsent_bytes = 0
+        self.unsent_bytes = self._burst_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -83,6 +96,7 @@ class Writer:
 
     async def _send(self, frame: bytes) -> None:
         self.unsent_bytes = max(0, self.unsent_bytes - len(frame))
+        self._burst_bytes = max(0, self._burst_bytes - len(frame))
         self._sending_since = self._clock()
         await self._socket.send(frame)
         self._sending_since = None

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,10 @@ MARKER = "rota.json"
 HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 _FORMAT = 1
 """Part of every key in the cache: raise it when what we write there changes."""
+_DEFAULT_FORMAT = 2
+"""The same, of the default model alone."""
+DEFAULT_SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
+"""As SmolLM2's model card has it; the GGUF file says nothing, and at temperature 1 it talks nonsense."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ def resolve(model: str) -> Checkpoint:
     when the model cannot be had.
     """
     if model == DEFAULT_MODEL:
-        return Checkpoint(model, _cached(f"{model}-{_FORMAT}", _build_default))
+        return Checkpoint(model, _cached(f"{model}-{_FORMAT}.{_DEFAULT_FORMAT}", _build_default))
     if model.startswith("dummy:"):
         return _dummy(Path(model.removeprefix("dummy:")).expanduser())
     path = Path(model).expanduser()
@@ -80,7 +84,17 @@ def _build_default(folder: Path) -> None:
     say(f"fetching {DEFAULT_MODEL} (93 MB, once)")
     file = fetch_default_model(download)
     convert_gguf(file, folder)
+    say_sampling(folder, DEFAULT_SAMPLING)
     shutil.rmtree(download)
+
+
+def say_sampling(folder: Path, sampling: Mapping[str, object]) -> None:
+    """Write `sampling` into the folder's generation_config.json, beside what it says of tokens."""
+    file = folder / "generation_config.json"
+    said = json.loads(file.read_text()) if file.exists() else {}
+    # With this mark transformers would take it all for made up, and make it up again.
+    said.pop("_from_model_config", None)
+    file.write_text(json.dumps({**said, **sampling}, indent=2) + "\n")
 
 
 def _gguf(file: Path) -> Checkpoint:
@@ -100,11 +114,23 @@ def _hub(name: str) -> Checkpoint:
     try:
         folder = Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:  # the hub's client raises its own, httpx' and the system's
-        reason = re.split(r"[.\n]", str(error).strip(), maxsplit=1)[0] or type(error).__name__
-        raise ModelError(f"{name} cannot be had from the Hugging Face hub: {reason}.") from error
+        raise ModelError(f"{name} cannot be had from the Hugging Face hub: {_why_not(error)}.") from error
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name} on the Hugging Face hub is not a transformers model: it has no config.json.")
     return Checkpoint(name, folder)
+
+
+def _why_not(error: BaseException) -> str:
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    match error:
+        case GatedRepoError():
+            return "it is given only to those who have accepted its terms there; log in with 'hf auth login'"
+        case RepositoryNotFoundError():
+            return "there is no such model, or it is private; check the name, or log in with 'hf auth login'"
+        case LocalEntryNotFoundError():
+            return "the hub cannot be reached (is there a network?), and no copy of it is on this machine"
+    return re.split(r"[.\n]", str(error).strip(), maxsplit=1)[0] or type(error).__name__
 
 
 def _dummy(config: Path) -> Checkpoint:

@@ -64,18 +64,18 @@ def plan(
     else:
         kv_bytes = kv_memory
         if kv_bytes > room:
+            step = f", of which a step needs {_size(working_bytes)} to work in" if working_bytes else ""
             raise ModelError(
-                f"{_gib(kv_bytes)} was asked for KV blocks, but beside the weights ({_gib(weights_bytes)}) "
-                f"{_gib(available_bytes)} is free, and a step needs {_gib(working_bytes)} of it to work in: "
-                f"ask for at most {_gib(max(0, room))}."
+                f"{_size(kv_bytes)} was asked for KV blocks, but beside the weights ({_size(weights_bytes)}) "
+                f"{_size(available_bytes)} is free{step}: set kv-memory to {_size(max(0, room))} at most."
             )
     blocks = min(kv_bytes // block_bytes, blocks_each * max_rows)
     if blocks < blocks_each:
         raise ModelError(
-            f"Not one full-context request fits: {max_context} tokens need {blocks_each} blocks of {block_size}, "
-            f"{_gib(blocks_each * block_bytes)} of KV, and {_gib(max(0, kv_bytes))} is there for it "
-            f"({_gib(available_bytes)} free beside the weights' {_gib(weights_bytes)}, "
-            f"{_gib(working_bytes)} of it to work in); allow a shorter context, or give the KV blocks more memory."
+            f"Not one request of the full context fits: {max_context:,} tokens need {blocks_each:,} blocks of "
+            f"{block_size}, {_size(blocks_each * block_bytes)}, and the KV blocks have {_size(max(0, kv_bytes))} "
+            f"(the weights take {_size(weights_bytes)}; {_size(available_bytes)} is free beside them). "
+            f"Set kv-memory to {_size(_whole_mib(blocks_each * block_bytes))} or more, or max-context lower."
         )
     return Budget(weights_bytes, blocks * block_bytes, working_bytes, blocks)
 
@@ -162,5 +162,10 @@ def _control_group_available() -> int:
     return 2**62
 
 
-def _gib(size: int) -> str:
-    return f"{size / GIB:.2f} GiB" if size >= GIB // 10 else f"{size / 2**20:.1f} MiB"
+def _size(size: int) -> str:
+    """In the one unit a person would set it in."""
+    return f"{size / GIB:.2f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"
+
+
+def _whole_mib(size: int) -> int:
+    return -(-size // 2**20) * 2**20

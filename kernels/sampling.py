@@ -17,6 +17,9 @@ from protocol.messages import SampledToken, Sampling
 WIDTHS = (256, 4096)
 """How many of the likeliest tokens are sorted at first, and when that was not enough, before the whole vocabulary
 is. Sorting all of 49,152 takes milliseconds a row; 256 nearly always hold what top-p keeps."""
+GREEDY_BELOW = 1e-5
+"""Lower temperatures are as good as 0: the likeliest token alone keeps any weight, unless two logits are nearly the
+same. In float32 the smallest would be 0."""
 SLICE_ELEMENTS = 2**22
 """Most logits that are filtered at one time, so that working memory stays bounded (some 20 bytes each)."""
 
@@ -31,7 +34,7 @@ def sample(logits: Tensor, asked: Sequence[Sampling], positions: Sequence[int]) 
     have in their sequences. Log-probabilities are natural, of the raw logits (before temperature and filters).
     """
     chosen = logits.max(-1).indices  # four times as quick as argmax on the CPU (measured)
-    drawn = [row for row, it in enumerate(asked) if it.temperature > 0]
+    drawn = [row for row, it in enumerate(asked) if it.temperature >= GREEDY_BELOW]
     for rows in _sliced(drawn, rows_at_once(logits.shape[1])):
         uniforms = [uniform(asked[row].seed, positions[row]) for row in rows]
         index = torch.tensor(rows, device=logits.device)
@@ -68,14 +71,14 @@ def _mix(z: int) -> int:
 
 
 def _draw(logits: Tensor, asked: Sequence[Sampling], uniforms: Sequence[float]) -> Tensor:
-    """One token a row, all of them with a temperature above 0. `logits` float32 `[rows, vocabulary]`.
+    """One token a row, none of them greedy. `logits` float32 `[rows, vocabulary]`.
 
     The filters follow one another, each on what the one before has left: temperature, top-k, top-p, min-p. Each keeps
     the likeliest few, a prefix of the tokens sorted by probability, so together they keep the shortest prefix.
     """
     vocabulary = logits.shape[1]
     temperature = torch.tensor([it.temperature for it in asked], device=logits.device)
-    # The largest logit is taken off first: a tiny temperature then gives 0 and -inf, never inf - inf.
+    # The largest logit is taken off first: a low temperature then gives 0 and -inf, never inf - inf.
     scaled = (logits - logits.amax(-1, keepdim=True)).div_(temperature[:, None])
     weights = scaled.exp_()
     chosen = torch.empty(len(asked), dtype=torch.long, device=logits.device)

@@ -327,5 +327,5 @@ def _shown(url: str) -> str:
 
 def _nothing_at(url: str, reason: object) -> str:
     if isinstance(reason, ConnectionRefusedError):
-        return f"Nothing answers at {_shown(url)}: is `rota serve` running?"
+        return f"Nothing answers at {_shown(url)}: is `rota serve` running there? Another server: rota load HOST:PORT."
     return f"Cannot reach {_shown(url)}: {reason}."

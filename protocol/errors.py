@@ -6,7 +6,8 @@ nothing of how an error travels; `protocol.events` puts it into an `error` event
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Literal
 
 from msgspec import Struct
@@ -109,18 +110,16 @@ def invalid_stream_id(given: object) -> WireError:
     )
 
 
-def unsupported_parameter(field: str, advice: str = "Leave it out.") -> WireError:
+def unsupported_parameter(field: str, advice: str = "Leave it out.", given: str = "the value given") -> WireError:
     """`field` is the path of a parameter that rota does not have, or of a value it does not have for one it has."""
-    return WireError(
-        "unsupported_parameter", f"rota does not support '{shown(field)}' with the value given. {advice}", field
-    )
+    return WireError("unsupported_parameter", f"rota does not support '{shown(field)}' with {given}. {advice}", field)
 
 
-def unknown_parameter(field: str) -> WireError:
+def unknown_parameter(field: str, known: Iterable[str] = ()) -> WireError:
     """The same code for a name nobody knows: a misspelt field must not be ignored either."""
-    return WireError(
-        "unsupported_parameter", f"rota has no parameter '{shown(field)}'. Check its spelling, or leave it out.", field
-    )
+    close = get_close_matches(shown(field), known, 1)
+    advice = f"Did you mean '{close[0]}'?" if close else "Check its spelling, or leave it out."
+    return WireError("unsupported_parameter", f"rota has no parameter '{shown(field)}'. {advice}", field)
 
 
 def unsupported_input(what: str, param: str) -> WireError:
@@ -144,14 +143,18 @@ def model_not_found(asked: str | None, served: str | Sequence[str]) -> WireError
     )
 
 
-def context_length_exceeded(input_tokens: int, max_output_tokens: int | None, max_context: int) -> WireError:
-    """`max_output_tokens` is None when the client did not set it: lowering it is then no advice."""
+def context_length_exceeded(
+    input_tokens: int, max_output_tokens: int | None, max_context: int, *, at_least: bool = False
+) -> WireError:
+    """`max_output_tokens` is None when the client did not set it: lowering it is then no advice. `at_least`: nobody
+    counted, since the input cannot be shorter than this."""
     asked = "" if max_output_tokens is None else f" and max_output_tokens is {max_output_tokens:,}"
+    tokens = f"{'at least ' if at_least else ''}{input_tokens:,}"
     advice = "Shorten the input." if max_output_tokens is None else "Shorten the input or lower max_output_tokens."
     return WireError(
         "context_length_exceeded",
-        f"The prompt is {input_tokens:,} tokens{asked}; this model's context is {max_context:,}. {advice}",
-        "input",
+        f"The prompt is {tokens} tokens{asked}; this model's context is {max_context:,}. {advice}",
+        "input" if input_tokens >= max_context or max_output_tokens is None else "max_output_tokens",
     )
 
 
@@ -248,6 +251,11 @@ def worker_failed(delivered_chars: int) -> WireError:
 
 def shutting_down() -> WireError:
     return WireError("shutting_down", "The server is shutting down and takes no new requests. Connect again shortly.")
+
+
+def stopped_in_the_middle() -> WireError:
+    """For an answer that a stopping server can no longer finish; `shutting_down` is for a request it does not begin."""
+    return WireError("shutting_down", "The server stopped before this answer was finished. Send the request again.")
 
 
 def internal_error() -> WireError:

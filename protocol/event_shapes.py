@@ -90,7 +90,7 @@ class Place(Struct, frozen=True):
     """`rota`, while it waits."""
 
     position: int
-    estimated_wait_ms: float
+    estimated_wait_ms: float | UnsetType = UNSET
 
 
 class Figures(Struct, frozen=True):

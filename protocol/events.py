@@ -158,12 +158,12 @@ class ResponseEvents:
         assert self._sequence_number == 0, "a response is created once"
         return [self._response_event("response.created", status="queued" if queued else "in_progress")]
 
-    def queued(self, position: int, estimated_wait_ms: float) -> list[bytes]:
+    def queued(self, position: int, estimated_wait_ms: float | None) -> list[bytes]:
         """It waits, at this place."""
         assert self._sequence_number > 0, "created comes first"
         if self._running or self._finished:
             return []
-        place = Place(position, estimated_wait_ms)
+        place = Place(position, UNSET if estimated_wait_ms is None else estimated_wait_ms)
         return [self._response_event("response.queued", status="queued", rota=place)]
 
     def in_progress(self) -> list[bytes]:

@@ -2,7 +2,8 @@
 
 Knows JSON, what Python clients send that only looks like JSON, and where a frame names its lane. Knows nothing of the
 events themselves. Reading is msgspec's; the standard library's slower and laxer reader is asked only about a frame
-that msgspec refused: what was wrong, and which lane waits for an answer.
+that msgspec refused: what was wrong, and which lane waits for an answer. Reading holds the event loop, so what a frame
+could make slow is bounded here.
 """
 
 import json
@@ -15,7 +16,15 @@ from protocol.errors import Refusal, invalid_json, invalid_request
 
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LANE = re.compile(rb'"stream_id"\s*:\s*"([A-Za-z0-9_.-]{1,256})"')
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""Closed or not, so that a frame is walked once whatever is in it."""
 _decode = msgspec.json.Decoder().decode
+
+MOST_FIELDS = 256
+"""Of one frame: far more than there are."""
+MOST_VALUES = 100_000
+"""Of one frame. 1,024 tokens sent back with 20 alternatives each have some 70,000."""
 
 
 def read_frame(frame: bytes | str) -> tuple[dict[str, object], str | None]:
@@ -23,6 +32,7 @@ def read_frame(frame: bytes | str) -> tuple[dict[str, object], str | None]:
 
     Raises `Refusal`, with the lane where it can be made out, for whatever is not a JSON object.
     """
+    _check_number(frame if isinstance(frame, bytes) else frame.encode(errors="surrogatepass"))
     try:
         body = _decode(frame)
     except RecursionError:
@@ -30,8 +40,28 @@ def read_frame(frame: bytes | str) -> tuple[dict[str, object], str | None]:
     except (msgspec.DecodeError, UnicodeEncodeError):
         raise _diagnosis(frame) from None
     if not isinstance(body, dict):
-        raise Refusal(invalid_request(f"The frame is {kind_of(body)}, not an object. Send one JSON object in each."))
+        what = f"Each text frame must hold one JSON object, {{...}}; this one holds {kind_of(body)}."
+        raise Refusal(invalid_request(f"{what} Send an object with the type of an event, such as 'response.create'."))
+    if len(body) > MOST_FIELDS:
+        what = f"The frame has {len(body):,} fields; it may have {MOST_FIELDS}. Leave out what rota does not know."
+        raise Refusal(invalid_request(what), lane_of(body))
     return body, lane_of(body)
+
+
+def _check_number(frame: bytes) -> None:
+    """Before any of them is made: a million values would take a fifth of a second."""
+    if _structure(frame) <= MOST_VALUES:  # with what is inside texts
+        return
+    bare, texts = _TEXT.subn(b"", frame, MOST_VALUES + 1)
+    if texts > MOST_VALUES or _structure(bare) > MOST_VALUES:
+        lane = _LANE.search(frame)
+        what = f"The frame holds more than {MOST_VALUES:,} values. Send less at a time."
+        raise Refusal(invalid_request(what), None if lane is None else lane[1].decode())
+
+
+def _structure(frame: bytes) -> int:
+    """One for every value but the first, or more."""
+    return sum(map(frame.count, (b",", b"[", b"{")))
 
 
 def lane_of(body: object) -> str | None:
@@ -60,6 +90,23 @@ def kind_of(value: object) -> str:
             return "an object"
         case _:
             return "null"
+
+
+def more_than(most: int, value: object, depth: int) -> bool:
+    """Whether a JSON value is made of more than `most` values, or nested more than `depth` levels deep."""
+    layer, found = [value], 1
+    for _ in range(depth + 1):
+        inner: list[object] = []
+        for outer in layer:
+            if isinstance(outer, list | dict):
+                found += len(outer)
+                if found > most:
+                    return True
+                inner.extend(outer.values() if isinstance(outer, dict) else outer)
+        if not inner:
+            return False
+        layer = inner
+    return any(isinstance(each, list | dict) for each in layer)
 
 
 def _diagnosis(frame: bytes | str) -> Refusal:

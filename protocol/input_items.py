@@ -9,8 +9,11 @@ from typing import Literal, get_args
 
 from msgspec import Struct, field
 
-from protocol.errors import Refusal, shown, unsupported_input
+from protocol.errors import Refusal, invalid_request, shown, unsupported_input
 from protocol.frames import kind_of, without_nulls
+
+MOST_ITEMS = 4_096
+"""Messages and parts of messages in one request: each takes time before anything is known of it but its shape."""
 
 Role = Literal["user", "assistant", "system", "developer"]
 
@@ -34,8 +37,19 @@ def read_input(value: object) -> str | tuple[Message, ...]:
     if isinstance(value, str):
         return value
     if isinstance(value, list):
+        _check_number(value)
         return tuple(_read_item(item, f"input[{index}]") for index, item in enumerate(value))
     raise _refusal(f"{kind_of(value)} is neither a string nor a list of messages", "input")
+
+
+def _check_number(items: list[object]) -> None:
+    number = len(items)
+    if number <= MOST_ITEMS:
+        contents = (item.get("content") for item in items if isinstance(item, dict))
+        number += sum(len(content) for content in contents if isinstance(content, list))
+    if number > MOST_ITEMS:
+        what = f"input holds {number:,} messages and parts; it may hold {MOST_ITEMS:,}. Join some of them"
+        raise Refusal(invalid_request(f"{what}, or send them in several requests with previous_response_id.", "input"))
 
 
 def _read_item(item: object, path: str) -> Message:

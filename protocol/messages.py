@@ -128,6 +128,8 @@ class Enqueue(Data, frozen=True):
     end_tokens: tuple[int, ...]
     """Tokens that end the answer; empty under `ignore_eos`."""
     received_at: float
+    accepted_at: float | None = None
+    """When admission accepted it; None until the scheduler is given it."""
     deadline_at: float | None = None
     service_tier: str = "default"
     ttft_target_s: float | None = None
@@ -173,14 +175,15 @@ class Accepted(RequestControl, frozen=True):
     at: float
     position: int = 0
     """Place in the waiting room, counting from 1; 0: it goes straight to the scheduler."""
-    estimated_wait_s: float = 0.0
+    estimated_wait_s: float | None = None
+    """None: nothing is known yet to estimate from."""
 
 
 class Moved(RequestControl, frozen=True):
     """admission -> connection: a waiting request's place has changed."""
 
     position: int
-    estimated_wait_s: float
+    estimated_wait_s: float | None
 
 
 class Started(RequestControl, frozen=True):
@@ -411,9 +414,12 @@ class Forget(RequestControl, frozen=True):
 
 
 class Remember(RequestControl, frozen=True):
-    """detokeniser -> tokeniser: the answer ended here; keep the conversation, so that it can be continued."""
+    """detokeniser -> tokeniser: the answer ended here; keep the conversation, so that it can be continued.
 
-    text: str
+    `text` None: its client was shown no answer, not even an empty one.
+    """
+
+    text: str | None
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):
@@ -474,15 +480,15 @@ class Text(Merging, frozen=True):
 class Watch(RequestControl, frozen=True):
     """admission -> reaper: this request exists and will be `Released`; say when its time is up.
 
-    `wait_until` is the waiting room's patience, `deadline_at` the request's own; None: no bound.
+    `wait_until` is how long it may wait for its first step, `deadline_at` the request's own bound; None: no bound.
     """
 
-    wait_until: float | None
+    wait_until: float
     deadline_at: float | None
 
 
 class Expire(RequestControl, frozen=True):
-    """reaper -> admission -> scheduler: a clock ran out. `waiting`: it concerns only a request that still waits."""
+    """reaper -> admission -> scheduler: a clock ran out. `waiting`: it concerns only a request that no step ran yet."""
 
     at: float
     waiting: bool

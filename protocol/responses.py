@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from protocol import errors
 from protocol.errors import Refusal, WireError, shown
-from protocol.frames import kind_of, read_frame, without_nulls
+from protocol.frames import kind_of, more_than, read_frame, without_nulls
 from protocol.input_items import Message, read_input
 
 LOGPROBS = "message.output_text.logprobs"
@@ -169,6 +169,8 @@ def _read_create(fields: dict[str, object]) -> ResponseCreate:
         fields["input"] = read_input(fields["input"])
     if isinstance(fields.get("stop"), str):
         fields["stop"] = [fields["stop"]]
+    for name, most, what in (("stop", _STOPS, "texts"), ("metadata", _METADATA_PAIRS, "pairs")):
+        _check_number(name, fields.get(name), most, what)
     for name, struct in (("targets", Targets), ("prompt_cache_options", PromptCacheOptions)):
         nested = fields.get(name)
         if isinstance(nested, dict):
@@ -185,8 +187,12 @@ def _read_steer(fields: dict[str, object]) -> ResponseSteer:
         raise _invalid("previous_response_id is missing. Name the response to steer.", "previous_response_id")
     if not isinstance(fields.get("input"), str | list):
         raise _invalid("input must be a string or a list of messages. Send what to steer with.", "input")
-    if _deeper_than(_DEEPEST, fields["input"]):
-        raise _invalid(f"input is nested more than {_DEEPEST} levels deep. Send messages only.", "input")
+    if more_than(_STEER_VALUES, fields["input"], _STEER_DEPTH):
+        most = f"{_STEER_VALUES:,} values, {_STEER_DEPTH} levels deep"
+        raise _invalid(f"input is larger than is given back: it may hold {most}. Send messages only.", "input")
+    size = len(msgspec.json.encode(fields["input"]))
+    if size > _STEER_BYTES:
+        raise _invalid(f"input is {size:,} bytes of JSON; to steer with, it may be {_STEER_BYTES:,}.", "input")
     return _convert(fields, ResponseSteer)
 
 
@@ -221,21 +227,21 @@ def _without_harmless(fields: dict[str, object]) -> dict[str, object]:
             options = without_nulls(_object(value, name))
             _refuse_unknown(options, ("include_obfuscation",), "stream_options.")
             if not isinstance(options.get("include_obfuscation", True), bool):
-                raise _unsupported("stream_options.include_obfuscation")
+                raise _unsupported("stream_options.include_obfuscation", options["include_obfuscation"])
         elif name not in _HARMLESS:
             kept[name] = value
         else:
             given = without_nulls(value) if isinstance(value, dict) else value
             # `type` as well, since 0 == False.
             if not any(type(given) is type(harmless) and given == harmless for harmless in _HARMLESS[name]):
-                raise _unsupported(name)
+                raise _unsupported(name, value)
     return kept
 
 
 def _check_text(value: object) -> None:
     for name, given in without_nulls(_object(value, "text")).items():
         if name != "format":
-            raise _unsupported(f"text.{shown(name)}")
+            raise _unsupported(f"text.{shown(name)}", given)
         if without_nulls(_object(given, "text.format")) not in ({}, {"type": "text"}):
             raise Refusal(errors.unsupported_parameter("text.format", "Leave it out, or send {'type': 'text'}."))
 
@@ -249,12 +255,13 @@ def _object(value: object, name: str) -> dict[str, object]:
 def _refuse_unknown(fields: dict[str, object], known: tuple[str, ...], path: str = "") -> None:
     for name in fields:
         if name not in known and not (name == "type" and not path):
-            raise Refusal(errors.unknown_parameter(path + shown(name)))
+            raise Refusal(errors.unknown_parameter(path + shown(name), [path + each for each in known]))
 
 
 # --- values out of bounds --------------------------------------------------------------------------------------------
 
-_DEEPEST = 32
+_STEER_VALUES, _STEER_DEPTH, _STEER_BYTES = 4_096, 32, 65_536
+"""What is sent to steer with is sent back."""
 _MOST = 2**31 - 1
 """Larger counts of tokens mean nothing, and do not fit where they are going."""
 
@@ -313,9 +320,12 @@ def _check_length(name: str, text: str, most: int) -> None:
         raise _invalid(f"{name} has {len(text):,} characters; it may have {most:,}.", name)
 
 
+def _check_number(name: str, values: object, most: int, what: str) -> None:
+    if isinstance(values, list | dict) and len(values) > most:
+        raise _invalid(f"{name} has {len(values):,} {what}; it may have {most}.", name)
+
+
 def _check_stop(stop: tuple[str, ...]) -> None:
-    if len(stop) > _STOPS:
-        raise _invalid(f"stop has {len(stop):,} texts; it may have {_STOPS}.", "stop")
     for index, text in enumerate(stop):
         if not text:
             raise _invalid(f"stop[{index}] is empty; an answer would end before it began.", f"stop[{index}]")
@@ -323,26 +333,10 @@ def _check_stop(stop: tuple[str, ...]) -> None:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    if len(metadata) > _METADATA_PAIRS:
-        raise _invalid(f"metadata has {len(metadata):,} pairs; it may have {_METADATA_PAIRS}.", "metadata")
     for key, value in metadata.items():
         if len(key) > _METADATA_KEY:
             raise _invalid(f"A metadata key has {len(key):,} characters; it may have {_METADATA_KEY}.", "metadata")
         _check_length(f"metadata.{key}", value, _METADATA_VALUE)
-
-
-def _deeper_than(levels: int, value: object) -> bool:
-    layer = [value]
-    for _ in range(levels):
-        layer = [
-            inner
-            for outer in layer
-            if isinstance(outer, list | dict)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not layer:
-            return False
-    return any(isinstance(inner, list | dict) for inner in layer)
 
 
 # --- values of the wrong type ----------------------------------------------------------------------------------------
@@ -394,5 +388,8 @@ def _invalid(message: str, param: str) -> Refusal:
     return Refusal(errors.invalid_request(message, param))
 
 
-def _unsupported(field: str) -> Refusal:
-    return Refusal(errors.unsupported_parameter(field))
+def _unsupported(field: str, value: object) -> Refusal:
+    given = "the value given"
+    if isinstance(value, str | int | float):
+        given = f"the value {shown(repr(value) if isinstance(value, str) else str(value).lower())}"
+    return Refusal(errors.unsupported_parameter(field, given=given))

@@ -3,10 +3,10 @@
 // One conversation at a time, one running answer at a time. What is said and what it means is conversation.js, how a turn
 // looks is turn.js, how it gets there is socket.js.
 
-import { apply, follow, forget, isRunning, lose, newTurn, withdraw } from "./conversation.js";
+import { apply, follow, forget, hasBegun, isRunning, lose, newTurn, withdraw } from "./conversation.js";
 import { ResponsesSocket, keyCanBeSent } from "./socket.js";
 import { TurnView } from "./turn.js";
-import { ending, progress, untilThen } from "./words.js";
+import { ending, kept, progress, untilThen } from "./words.js";
 
 const KEY_NAME = "rota.key";
 const GO_ON = "Continue from where you stopped.";
@@ -14,8 +14,9 @@ const NEAR_THE_END_PX = 40;
 
 const $ = (id) => document.getElementById(id);
 const page = Object.fromEntries(
-  ["announcer", "composer", "empty", "hint", "key", "key-form", "key-problem", "latest", "message", "model", "new", "notice", "notice-action",
-   "notice-text", "scroll", "send", "state", "state-text", "stop", "suggestions", "turns"].map((id) => [id, $(id)]),
+  ["announcer", "composer", "empty", "hint", "hint-answering", "hint-yours", "kept", "key", "key-form", "key-problem",
+   "latest", "message", "model", "new", "notice", "notice-action", "notice-text", "scroll", "send", "state", "state-text",
+   "stop", "suggestions", "turns"].map((id) => [id, $(id)]),
 );
 
 let connection = { name: "connecting" };
@@ -24,6 +25,7 @@ let turns = [];
 let views = new Map(); // turn -> TurnView
 let current = null; // the running turn
 let ticket = null; // what the socket calls it
+let progressSaid = ""; // so that each step is said once, and not over something said since
 
 const socket = new ResponsesSocket({ base: document.baseURI, key: storedKey(), onState: connectionChanged, onNotice: socketNotice });
 
@@ -31,20 +33,29 @@ const socket = new ResponsesSocket({ base: document.baseURI, key: storedKey(), o
 
 function ask(question, { again = false } = {}) {
   if (current !== null) return;
-  const turn = newTurn(question);
+  const turn = newTurn(question, { follows: hasBegun(turns) });
   const request = { ...(model ? { model } : {}), ...follow(turns, question) };
   for (const view of views.values()) view.settle();
   turns.push(turn);
   const number = again ? null : page.turns.querySelectorAll(".turn:not(.again)").length + 1;
-  const view = new TurnView(turn, number, { again: askAgain, goOn: () => ask(GO_ON), edit: takeBack });
+  const view = new TurnView(turn, number, ACTIONS);
   views.set(turn, view);
   page.turns.append(view.element);
   current = turn;
+  progressSaid = "";
   send(turn, request);
   following = true;
   refresh();
   focusMessage();
 }
+
+const ACTIONS = {
+  again: askAgain,
+  goOn: () => ask(GO_ON),
+  edit: takeBack,
+  editAnew: takeAlong,
+  say: (sentence) => announce(sentence, { anew: true }),
+};
 
 function send(turn, request) {
   ticket = socket.ask(request, {
@@ -88,13 +99,19 @@ function askAgain(turn) {
   ask(turn.question, { again: true });
 }
 
-/** Puts a refused question back where it can be changed. */
+/** Puts a refused question back where it can be changed, in front of what has been written there meanwhile. */
 function takeBack(turn) {
   turn.superseded = true;
   views.get(turn).settle();
-  page.message.value = turn.question;
+  page.message.value = [turn.question, page.message.value].filter((text) => text.trim() !== "").join("\n\n");
   fitMessage();
   page.message.focus();
+}
+
+/** The same, for a question that there is no more room for behind this conversation. */
+function takeAlong(turn) {
+  takeBack(turn);
+  startAnew();
 }
 
 function stop() {
@@ -133,12 +150,16 @@ function changed(turn) {
   if (view === undefined) return; // of a conversation that the reader has left
   view.draw();
   if (turn === current) {
-    if (isRunning(turn)) announce(progress(turn));
-    else {
+    if (isRunning(turn)) {
+      const step = progress(turn);
+      if (step !== progressSaid) announce(step);
+      progressSaid = step;
+    } else {
       current = null;
       ticket = null;
+      const waiting = !page.kept.hidden && "Your message can be sent now.";
       const spoken = turn.text.length <= 1500 ? turn.text : "It is long; find it under the last heading.";
-      announce([`Answer ${turn.phase}.`, ending(turn), turn.text && spoken].filter(Boolean).join(" "));
+      announce([`Answer ${turn.phase}.`, ending(turn), turn.text && spoken, waiting].filter(Boolean).join(" "));
       if (document.activeElement === page.stop) focusMessage();
     }
     refresh();
@@ -154,6 +175,10 @@ function refresh() {
   page.composer.hidden = locked;
   page.hint.hidden = locked;
   const running = current !== null;
+  page["hint-yours"].hidden = running;
+  page["hint-answering"].hidden = !running;
+  if (running && !page.kept.hidden) page.kept.textContent = kept(current, hasKeyboard());
+  else page.kept.hidden = true;
   page.stop.hidden = !running;
   page.send.hidden = running;
   page.send.disabled = page.message.value.trim() === "";
@@ -184,10 +209,11 @@ function stateWords() {
 
 let lastAnnounced = "";
 
-function announce(sentence) {
-  if (sentence === lastAnnounced) return;
+/** `anew`: even if it is what was said last. Only a change is read aloud, hence the space nobody hears. */
+function announce(sentence, { anew = false } = {}) {
+  if (sentence === lastAnnounced && !anew) return;
   lastAnnounced = sentence;
-  page.announcer.textContent = sentence;
+  page.announcer.textContent = page.announcer.textContent === sentence ? `${sentence}\u00a0` : sentence;
 }
 
 // --- the connection --------------------------------------------------------------------------------------------------
@@ -281,7 +307,7 @@ function submit() {
   const question = page.message.value.trim();
   if (question === "") return;
   if (current !== null) {
-    announce("The model is still answering. Press Escape to stop it.");
+    keepMessage();
     return;
   }
   page.message.value = "";
@@ -289,15 +315,29 @@ function submit() {
   ask(question);
 }
 
+/** One answer at a time: the text stays in the box, and its writer is told why. Never sent by itself, because the answer it
+ *  would then follow has not been read yet. */
+function keepMessage() {
+  if (current.phase === "unsent") socket.wake();
+  page.kept.hidden = false;
+  refresh();
+  announce(page.kept.textContent, { anew: true });
+}
+
+function hasKeyboard() {
+  return window.matchMedia("(hover: hover)").matches;
+}
+
 /** On a touch screen focus would bring the keyboard up, over the answer. */
 function focusMessage() {
-  if (window.matchMedia("(hover: hover)").matches) page.message.focus();
+  if (hasKeyboard()) page.message.focus();
 }
 
 function fitMessage() {
   page.message.style.height = "auto";
   page.message.style.height = `${page.message.scrollHeight}px`;
   page.send.disabled = page.message.value.trim() === "";
+  if (page.send.disabled) page.kept.hidden = true;
 }
 
 page.composer.addEventListener("submit", (event) => {

@@ -1,20 +1,27 @@
 // What has been said, and what an event of the wire means for it. Plain data and plain functions: no page, no socket, no
 // clock.
 
+// Errors of these types say that the same request will be refused again, whenever it is sent.
+const FOR_GOOD = new Set(["invalid_request_error", "authentication_error", "permission_error"]);
+
+const TOO_BIG = 1009;
+
 /** A turn is a question and its answer. Its phase is one of the design's words for a request's life, and two of our own:
  *
  *  unsent  received  queued  prefilling  decoding  finished  refused
  *
- *  `ending.reason` is the wire's finish reason, or `lost` (the socket went first), or `refused`. */
-export function newTurn(question) {
+ *  `ending.reason` is the wire's finish reason, or `lost` (the socket went first), or `refused`. `follows` says whether
+ *  there was a conversation before it. */
+export function newTurn(question, { follows = false } = {}) {
   return {
     question,
+    follows,
     phase: "unsent",
     text: "",
     responseId: null,
     place: null, // {position, waitMs} while queued
     stopping: false,
-    ending: null, // {reason, message, code, retryAfterMs}
+    ending: null, // {reason, message, code, retryAfterMs, mayPass}; mayPass: the same again may fare better later
     usage: null,
     timing: null,
     held: false, // the server keeps this turn: it can be continued from by id
@@ -56,6 +63,7 @@ export function apply(turn, event) {
         message: event.error.message,
         code: event.error.code,
         retryAfterMs: event.error.retry_after_ms ?? null,
+        mayPass: event.error.retry_after_ms != null || !FOR_GOOD.has(event.error.type),
       };
       break;
   }
@@ -70,6 +78,7 @@ function end(turn, response) {
     message: response.error?.message ?? null,
     code: response.rota?.error_code ?? response.error?.code ?? null,
     retryAfterMs: null,
+    mayPass: true,
   };
   // A turn cancelled before its first word left nothing worth continuing from; its parent serves better.
   turn.held = response.status === "completed" || (response.status !== "failed" && turn.text !== "");
@@ -85,19 +94,29 @@ function reasonWithoutRota(response) {
 /** The socket was lost before the terminal event came. */
 export function lose(turn, { code }) {
   turn.phase = "finished";
-  turn.ending = { reason: turn.stopping ? "cancelled" : "lost", message: null, code, retryAfterMs: null };
+  turn.ending = { reason: turn.stopping ? "cancelled" : "lost", message: null, code, retryAfterMs: null, mayPass: code !== TOO_BIG };
 }
 
 /** Stopped before it was ever sent. */
 export function withdraw(turn) {
   turn.phase = "finished";
-  turn.ending = { reason: "cancelled", message: null, code: null, retryAfterMs: null };
+  turn.ending = { reason: "cancelled", message: null, code: null, retryAfterMs: null, mayPass: true };
 }
 
 /** Starts the same turn afresh, after the server said that it does not know the conversation. */
 export function forget(turns, current) {
   for (const turn of turns) turn.held = false;
-  Object.assign(current, newTurn(current.question));
+  Object.assign(current, newTurn(current.question, current));
+}
+
+/** Whether there is anything for a next question to follow. */
+export function hasBegun(turns) {
+  return turns.some((turn) => turn.held || (turn.text !== "" && !turn.superseded));
+}
+
+/** Whether it failed because it was too long, or the conversation before it was. */
+export function wasTooLong({ code }) {
+  return code === "context_length_exceeded" || code === TOO_BIG;
 }
 
 /** `input` and `previous_response_id` with which `question` follows `turns`.

@@ -15,10 +15,10 @@ export function keyCanBeSent(key) {
   return SENDABLE_KEY.test(key);
 }
 
-/** How long to wait before the next try: doubling from half a second to half a minute, with half of it left to chance so
+/** How long to wait before the next try: doubling from half a second to ten seconds, with half of it left to chance so
  *  that a thousand pages which lost the same server do not come back in the same moment. */
 export function backoffMs(attempt, random = Math.random) {
-  return Math.min(30_000, 500 * 2 ** attempt) * (0.5 + random() / 2);
+  return Math.min(10_000, 500 * 2 ** attempt) * (0.5 + random() / 2);
 }
 
 /** States, as passed to `onState({name, ...})`:
@@ -57,9 +57,12 @@ export class ResponsesSocket {
     this.#connect();
   }
 
-  /** Opens the socket now if it is resting, closed or waiting for its next try. */
+  /** Opens the socket now if it is resting, closed or waiting for its next try; somebody wants it, so the tries after this
+   *  one come soon again, too. */
   wake() {
-    if (["offline", "resting", "closed"].includes(this.#state)) this.#connect();
+    if (!["offline", "resting", "closed"].includes(this.#state)) return;
+    this.#attempt = 0;
+    this.#connect();
   }
 
   close() {

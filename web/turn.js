@@ -2,9 +2,12 @@
 //
 // What a model writes is text and only ever becomes a text node: nothing in it can become markup.
 
+import { copy } from "./clipboard.js";
+import { wasTooLong } from "./conversation.js";
 import { ending, facts, progress, untilThen } from "./words.js";
 
 const PLACES_DRAWN = 8;
+const COPIED_SHOWN_MS = 2000;
 
 export class TurnView {
   #turn;
@@ -12,10 +15,11 @@ export class TurnView {
   #parts;
   #answer = document.createTextNode("");
   #countdown = null;
+  #copiedTimer = null;
   #offersAnything = true;
 
-  /** `actions`: what the buttons under an ended turn do: {again(turn), goOn(turn), edit(turn)}. `number` is null for a
-   *  turn that asks the question above it again. */
+  /** `actions`: what the buttons under an ended turn do: {again(turn), goOn(turn), edit(turn), editAnew(turn)}, and
+   *  say(sentence) for what they have done themselves. `number` is null for a turn that asks the question above it again. */
   constructor(turn, number, actions) {
     this.#turn = turn;
     this.#actions = actions;
@@ -30,8 +34,12 @@ export class TurnView {
       end: part("end"),
       endText: part("end-text"),
       endActions: part("end-actions"),
+      foot: part("foot"),
       facts: part("facts"),
+      copy: part("copy"),
+      copyText: part("copy-text"),
     };
+    this.#parts.copy.addEventListener("click", () => this.#copy());
     if (number === null) this.element.classList.add("again");
     else part("turn-number").textContent = String(number);
     part("question-text").textContent = turn.question;
@@ -64,7 +72,7 @@ export class TurnView {
     this.#answer.data = "";
   }
 
-  /** The conversation has gone on: nothing more can be done about this turn. */
+  /** The conversation has gone on: nothing more can be done about this turn, except to copy it. */
   settle() {
     clearInterval(this.#countdown);
     this.#offersAnything = false;
@@ -88,21 +96,38 @@ export class TurnView {
     this.#parts.end.hidden = sentence === null;
     this.#parts.facts.textContent = numbers ?? "";
     this.#parts.facts.hidden = numbers === null;
+    this.#parts.copy.hidden = turn.text === "";
+    this.#parts.foot.hidden = numbers === null && turn.text === "";
     if (!this.#offersAnything) return;
     switch (turn.ending.reason) {
       case "length":
       case "deadline":
-        if (turn.held) this.#offer("Continue", () => this.#actions.goOn(turn));
+      case "cancelled":
+        if (turn.text !== "") this.#offer("Continue", () => this.#actions.goOn(turn));
         break;
       case "failed":
       case "lost":
-        this.#offer("Try again", () => this.#actions.again(turn));
-        break;
       case "refused":
-        this.#offerLater("Try again", turn.ending.retryAfterMs, () => this.#actions.again(turn));
-        this.#offer("Edit message", () => this.#actions.edit(turn));
+        this.#offerAnother(turn);
         break;
     }
+  }
+
+  /** What may help after a failure. The same once more only where that can come to another end. */
+  #offerAnother(turn) {
+    const { reason, mayPass, retryAfterMs } = turn.ending;
+    if (mayPass) this.#offerLater("Try again", retryAfterMs, () => this.#actions.again(turn));
+    if (reason === "refused" || !mayPass) this.#offer("Edit message", () => this.#actions.edit(turn));
+    if (wasTooLong(turn.ending) && turn.follows) this.#offer("New conversation", () => this.#actions.editAnew(turn));
+  }
+
+  async #copy() {
+    const { answer, copyText } = this.#parts;
+    const copied = await copy(this.#turn.text, answer);
+    copyText.textContent = copied ? "Copied" : "Selected";
+    this.#actions.say(copied ? "Copied." : "The answer could not be copied, but it is selected.");
+    clearTimeout(this.#copiedTimer);
+    this.#copiedTimer = setTimeout(() => (copyText.textContent = "Copy"), COPIED_SHOWN_MS);
   }
 
   #offer(label, act) {

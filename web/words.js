@@ -48,6 +48,23 @@ function queued(place) {
   return place.waitMs === null ? where : `${where}, ${estimate(place.waitMs)}`;
 }
 
+/** Why a message that was to be sent while `turn` runs is still in its box. */
+export function kept(turn, hasEscape) {
+  return `Not sent yet: ${holdUp(turn)}. It can be sent when the answer has ended${hasEscape && !turn.stopping ? "; Esc stops it" : ""}.`;
+}
+
+function holdUp(turn) {
+  if (turn.stopping) return "the answer is being stopped";
+  switch (turn.phase) {
+    case "unsent":
+      return "your last message waits for the connection";
+    case "queued":
+      return "your last message is in line";
+    default:
+      return "the model is still answering";
+  }
+}
+
 /** Why a turn ended, or null where the answer itself says enough. */
 export function ending(turn) {
   const { reason, message, code } = turn.ending;
@@ -60,7 +77,7 @@ export function ending(turn) {
     case "deadline":
       return "Out of time: the deadline passed before the answer was complete.";
     case "failed":
-      if (code !== "worker_failed" && code !== "server_error" && message) return message;
+      if (code !== "worker_failed" && code !== "server_error" && message) return turn.text ? `Interrupted after ${soFar}. ${message}` : message;
       return turn.text ? `Interrupted: the server failed after ${soFar}.` : "Interrupted: the server failed before the answer began.";
     case "lost":
       if (code === 1009) return "The message is larger than this server accepts.";

@@ -37,10 +37,11 @@ class Schedule:
     so with a pool that holds one full-context request the oldest sequence always gets on, whatever the others do.
     """
 
-    def __init__(self, pool: BlockPool, policy: Policy, max_step_tokens: int) -> None:
+    def __init__(self, pool: BlockPool, policy: Policy, max_step_tokens: int, max_step_rows: int = 1 << 30) -> None:
         self.pool = pool
         self._policy = policy
         self._max_step_tokens = max_step_tokens
+        self._max_step_rows = max_step_rows
         self._sequences: dict[RequestId, Sequence] = {}
         self._running: list[Sequence] = []
         self._waiting: list[Sequence] = []
@@ -106,6 +107,8 @@ class Schedule:
         chunks: list[Chunk] = []
         memory_short = False
         for wish in self._policy.wishes(self._runnable(), self._max_step_tokens):
+            if len(parts) == self._max_step_rows:
+                break
             sequence = wish.sequence
             if sequence.waiting:
                 # Nobody overtakes the first who waits for memory, or a long prompt would wait for ever.

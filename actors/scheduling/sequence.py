@@ -47,7 +47,8 @@ class Sequence:
         self.steps_in_flight = 0
         self.paused = False
         self.received_at = enqueue.received_at
-        self.admitted_at = now
+        self.deadline_at = enqueue.deadline_at
+        self.accepted_at = now if enqueue.accepted_at is None else enqueue.accepted_at
         self.cancelled_at: float | None = None
         self._started_at: float | None = None
         self._first_token_at: float | None = None
@@ -114,7 +115,7 @@ class Sequence:
         started = self._started_at if self._started_at is not None else now
         first = self._first_token_at
         return Stats(
-            queued_s=started - self.admitted_at,
+            queued_s=started - self.accepted_at,
             prefill_s=None if first is None else first - started,
             first_token_at=first,
             output_tokens=self.output_tokens,

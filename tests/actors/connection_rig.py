@@ -102,7 +102,7 @@ class FakeSocket:
 class Rig:
     """One connection being served, and everything around it in the test's hands."""
 
-    def __init__(self, *, capacity: int = 64, **limits: Any) -> None:
+    def __init__(self, *, capacity: int = 64, tenant: str = "shop", **limits: Any) -> None:
         self.now = 100.0
         self.socket = FakeSocket()
         self.tokeniser, self.scheduler, self.reaper = Recorder(), Recorder(), Recorder()
@@ -113,7 +113,7 @@ class Rig:
             self.mailbox,
             connection=7,
             socket=self.socket,
-            tenant="shop",
+            tenant=tenant,
             model="m",
             tokeniser=cast(Address[ToTokeniser], Address(self.tokeniser)),
             scheduler=cast(Address[SetPaused], Address(self.scheduler)),

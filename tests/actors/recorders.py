@@ -76,6 +76,7 @@ def enqueue(
     max_output_tokens: int = 4,
     end_tokens: tuple[int, ...] = (),
     received_at: float = 100.0,
+    accepted_at: float | None = None,
     deadline_at: float | None = None,
 ) -> Enqueue:
     """A request with the given prompt, or with one of so many tokens."""
@@ -88,6 +89,7 @@ def enqueue(
         max_output_tokens=max_output_tokens,
         end_tokens=end_tokens,
         received_at=received_at,
+        accepted_at=accepted_at,
         deadline_at=deadline_at,
     )
 

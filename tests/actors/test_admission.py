@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,9 +79,9 @@ class Room:
 def test_with_a_credit_a_request_goes_straight_to_the_scheduler() -> None:
     room = Room(credit=1)
     room.say(enqueue("r", 5, max_output_tokens=7, deadline_at=200.0))
-    assert room.connection.heard == [Accepted("r", 5, 7, at=100.0, position=0, estimated_wait_s=0.0)]
+    assert room.connection.heard == [Accepted("r", 5, 7, at=100.0, position=0)]
     assert room.let_in == ["r"]
-    assert room.reaper.heard == [Watch("r", None, 200.0)]
+    assert room.reaper.heard == [Watch("r", 160.0, 200.0)], "it may still wait at the scheduler"
     assert room.waiting() == 0
 
 
@@ -103,6 +104,15 @@ def test_credits_let_in_first_come_first_served_and_tell_the_others_their_new_pl
     assert [moved.request for moved in room.connection.of(Moved)][2:] == ["d"]
 
 
+def test_the_scheduler_is_told_since_when_it_has_waited() -> None:
+    room = Room()
+    room.clock.pass_(1.0)
+    room.say(enqueue("r", received_at=100.0))
+    room.clock.pass_(30.0)
+    room.say(Credit(1))
+    assert room.scheduler.heard == [enqueue("r", received_at=100.0, accepted_at=101.0)]
+
+
 def test_a_credit_is_a_running_total_and_never_shrinks() -> None:
     room = Room(credit=2)
     room.say(enqueue("a"), Credit(2), Credit(1), enqueue("b"), enqueue("c"))
@@ -119,7 +129,7 @@ def test_whoever_comes_later_does_not_pass_those_who_wait() -> None:
 def test_the_estimate_is_learned_from_the_pace_of_the_room() -> None:
     room = Room(max_waiting=8)
     room.say(enqueue("a"), enqueue("b"), enqueue("c"))
-    assert room.connection.of(Accepted)[-1].estimated_wait_s == 0.0, "nothing has been learned yet"
+    assert room.connection.of(Accepted)[-1].estimated_wait_s is None, "nothing has been learned yet"
     for total in (1, 2):
         room.clock.pass_(2.0)
         room.say(Credit(total))
@@ -136,7 +146,7 @@ def test_a_full_room_refuses_with_a_reason_and_a_retry_time() -> None:
     (refused,) = room.connection.of(Refused)
     assert (refused.request, refused.error.code) == ("b", "server_overloaded")
     assert refused.error.retry_after_ms == 1000.0
-    assert "1 requests are waiting" in refused.error.message
+    assert refused.error.message.startswith("All 1 places to wait are taken.")
     assert room.released == ["b"]
     assert room.reaper.heard == [Watch("a", 160.0, None), Released("b", 100.0)]
     assert room.connection.of(Ended) == []
@@ -247,29 +257,30 @@ def test_a_deadline_ends_one_that_waits_and_names_the_clients_own_limit() -> Non
     assert room.released == ["a"]
 
 
-def test_a_deadline_of_one_that_was_let_in_is_passed_on_and_the_rooms_patience_is_not() -> None:
+@pytest.mark.parametrize("waiting", [True, False])
+def test_patience_and_deadline_of_one_that_was_let_in_are_passed_on(waiting: bool) -> None:
     room = Room(credit=1)
-    room.say(enqueue("r", deadline_at=104.0), Expire("r", 160.0, waiting=True))
-    assert room.scheduler.of(Expire) == []
-    room.say(Expire("r", 104.0, waiting=False))
-    assert room.scheduler.of(Expire) == [Expire("r", 104.0, waiting=False)]
+    room.say(enqueue("r", deadline_at=104.0), Expire("r", 104.0, waiting))
+    assert room.scheduler.of(Expire) == [Expire("r", 104.0, waiting)]
+    assert room.connection.of(Ended) == []
+    assert room.released == []
 
 
 def test_an_expiry_after_the_release_reaches_nobody() -> None:
     room = Room(credit=1)
     room.say(enqueue("r", deadline_at=104.0), Released("r", 101.0), Expire("r", 104.0, waiting=False))
-    room.say(Expire("never came", 104.0, waiting=True))
+    room.say(Expire("r", 160.0, waiting=True), Expire("never came", 104.0, waiting=True))
     assert room.scheduler.of(Expire) == []
 
 
-async def test_the_rooms_patience_does_not_replace_a_deadline_in_the_mailbox() -> None:
+async def test_patience_does_not_replace_a_deadline_in_the_mailbox() -> None:
     room = Room(credit=1)
     room.say(enqueue("r", deadline_at=104.0))
     room.actor.address.tell(Expire("r", 104.0, waiting=False))
     room.actor.address.tell(Expire("r", 104.0, waiting=True))
     for _ in range(2):
         room.say(await room.mailbox.take())
-    assert room.scheduler.of(Expire) == [Expire("r", 104.0, waiting=False)]
+    assert room.scheduler.of(Expire) == [Expire("r", 104.0, waiting=False), Expire("r", 104.0, waiting=True)]
 
 
 # --- whatever happens ---

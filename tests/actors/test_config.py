@@ -29,6 +29,7 @@ OTHERS: dict[str, tuple[str, object]] = {
     "retain_s": ("0", 0.0),
     "grace_s": ("0", 0.0),
     "hang_s": ("5", 5.0),
+    "load_s": ("7", 7.0),
     "max_connections": ("7", 7),
     "api_keys": ("anna=secret", ("anna=secret",)),
     "origins": ("https://shop.example", ("https://shop.example",)),
@@ -94,7 +95,7 @@ def test_every_setting_can_be_given_its_default(name: str, tmp_path: Path) -> No
         case None:
             arguments = [config.flag(name), "none"]
         case ():
-            arguments = []
+            arguments = [config.flag(name), ""]
         case _:
             arguments = [config.flag(name), str(default)]
     assert load(tmp_path, *arguments) == Config()
@@ -150,7 +151,18 @@ def test_the_help_describes_every_setting_with_its_default() -> None:
     for name in NAMES:
         assert config.flag(name) in text
     assert "the port to listen on; 0 takes a free one [8000]" in text
-    assert "longest prompt and answer together, in tokens; the model's own [none]" in text
+    assert "longest prompt and answer together, in tokens; else the model's own --max-running" in text
+
+
+def test_the_help_names_the_choices_and_how_several_values_are_given() -> None:
+    parser = argparse.ArgumentParser()
+    config.add_arguments(parser)
+    text = " ".join(parser.format_help().split())
+    assert "--dtype auto|float32|bfloat16|float16 " in text
+    assert "--log-format auto|console|json " in text
+    for named in ("--api-keys NAME=KEY", "--origins ORIGIN"):
+        described = text.rpartition(named)[2].partition(" --")[0]
+        assert described.endswith("several: separated by commas, or the flag repeated")
 
 
 # --- what is said of a mistake ---
@@ -169,32 +181,89 @@ def test_a_name_near_to_none_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parts"),
+    ("arguments", "sentence"),
     [
-        (["--port", "65536"], ["the command line: port cannot be '65536'", "<= 65535"]),
-        (["--port", "http"], ["port cannot be 'http'", "expected int"]),
-        (["--max-running", "0"], ["max-running cannot be '0'", ">= 1"]),
-        (["--max-running", "1025"], ["<= 1024"]),
-        (["--max-context", "15"], ["max-context cannot be '15'", ">= 16"]),
-        (["--max-wait-s", "0"], ["max-wait-s", "> 0"]),
-        (["--dtype", "int8"], ["dtype cannot be 'int8'"]),
-        (["--kv-memory", "lots"], ["'lots' is not a size; write one like 4GiB or 512MiB."]),
-        (["--api-keys", "secret"], ["An API key is written NAME=KEY"]),
-        (["--api-keys", "anna=two words"], ["An API key is written NAME=KEY"]),
+        (["--port", "65536"], "--port cannot be '65536': it must be a whole number <= 65535."),
+        (["--port", "http"], "--port cannot be 'http': it must be a whole number."),
+        (["--max-running", "0"], "--max-running cannot be '0': it must be a whole number >= 1."),
+        (["--max-running", "1025"], "--max-running cannot be '1025': it must be a whole number <= 1024."),
+        (["--max-context", "15"], "--max-context cannot be '15': it must be a whole number >= 16."),
+        (["--max-context", "long"], "--max-context cannot be 'long': it must be a whole number."),
+        (["--max-wait-s", "0"], "--max-wait-s cannot be '0': it must be a number > 0.0."),
+        (["--dtype", "int8"], "--dtype cannot be 'int8': it is one of auto, float32, bfloat16, float16."),
+        (["--log-format", "xml"], "--log-format cannot be 'xml': it is one of auto, console, json."),
+        (["--kv-memory", "lots"], "'lots' is not a size; write one like 4GiB or 512MiB."),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named_with_the_reason(
-    arguments: list[str], parts: list[str], tmp_path: Path
+    arguments: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    message = refusal(tmp_path, *arguments)
-    for part in parts:
-        assert part in message
-    assert message.endswith(".")
+    assert refusal(tmp_path, *arguments) == sentence
 
 
-def test_a_value_of_the_environment_or_the_file_is_named_with_its_source(tmp_path: Path) -> None:
-    assert refusal(tmp_path, environment={"ROTA_PORT": "x"}).startswith("the environment: port cannot be 'x'")
-    assert refusal(tmp_path, file="port = -1\n").startswith(f"{tmp_path / 'rota.toml'}: port cannot be -1")
+def test_a_value_of_the_environment_or_the_file_is_named_as_it_stands_there(tmp_path: Path) -> None:
+    assert refusal(tmp_path, environment={"ROTA_PORT": "x"}) == "ROTA_PORT cannot be 'x': it must be a whole number."
+    assert refusal(tmp_path, environment={"ROTA_ALLOW_NO_KEY": "perhaps"}) == (
+        "ROTA_ALLOW_NO_KEY cannot be 'perhaps': it must be true or false."
+    )
+    path = tmp_path / "rota.toml"
+    for key in ("max_running", "max-running"):
+        assert refusal(tmp_path, file=f"{key} = -1\n") == (
+            f"{path}: {key} cannot be -1: it must be a whole number >= 1."
+        )
+    assert refusal(tmp_path, file="host = 3\n") == f"{path}: host cannot be 3: it must be text."
+    assert refusal(tmp_path, file="origins = 3\n") == f"{path}: origins cannot be 3: it must be a list."
+
+
+@pytest.mark.parametrize("table", ["server", "model", "api_keys"])
+def test_a_table_in_the_file_is_refused_with_what_to_write_instead(table: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, file=f"port = 1\n[{table}]\nanna = 'hush'\n") == (
+        f"{tmp_path / 'rota.toml'}: [{table}] is a table, and settings stand alone: write max_context = 4096."
+    )
+
+
+@pytest.mark.parametrize(
+    ("unknown", "sentence"),
+    [
+        (["--max-runing", "3"], "--max-runing is not a setting. Did you mean --max-running?"),
+        (["--prot=1"], "--prot is not a setting. Did you mean --port?"),
+        (["--kv_memory", "1GiB"], "--kv_memory is not a setting. Did you mean --kv-memory?"),
+        (["--zzzzzz"], "--zzzzzz is not a setting."),
+        (["model"], "model is not a setting. Did you mean --model?"),
+    ],
+)
+def test_an_unknown_flag_is_told_the_nearest_right_one(unknown: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.refuse_unknown_flags(unknown)
+    assert str(caught.value) == sentence
+
+
+def test_without_an_unknown_flag_nothing_is_refused() -> None:
+    config.refuse_unknown_flags([])
+
+
+@pytest.mark.parametrize("origin", ["https://shop.example", "http://localhost:5173", "https://[::1]:8443"])
+def test_an_origin_is_a_scheme_and_a_host(origin: str, tmp_path: Path) -> None:
+    assert load(tmp_path, "--origins", origin).origins == (origin,)
+
+
+@pytest.mark.parametrize(
+    "origin", ["shop.example", "https://shop.example/", "https://shop.example/chat", "ws://shop.example", "*", "null"]
+)
+def test_what_is_no_origin_is_refused_since_no_page_could_ever_have_it(origin: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, "--origins", f"https://a.example,{origin}") == (
+        f"{origin!r} is not an origin; write one like https://shop.example, without a path."
+    )
+
+
+@pytest.mark.parametrize("key", ["anna=secret", "team-1.b_c=sk-=+/!~"])
+def test_a_key_is_a_name_and_visible_characters(key: str, tmp_path: Path) -> None:
+    assert load(tmp_path, "--api-keys", key).api_keys == (key,)
+
+
+@pytest.mark.parametrize("key", ["secret", "anna=", "=secret", "anna=two words", "an na=secret", "anna=schlüssel"])
+def test_what_is_no_key_is_refused(key: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, "--api-keys", key).startswith("An API key is written NAME=KEY: ")
 
 
 def test_a_model_may_be_called_none(tmp_path: Path) -> None:
@@ -203,6 +272,9 @@ def test_a_model_may_be_called_none(tmp_path: Path) -> None:
 
 def test_a_key_is_not_repeated_in_the_message_about_it(tmp_path: Path) -> None:
     assert "hush" not in refusal(tmp_path, "--api-keys", "hush")
+    assert refusal(tmp_path, file='api_keys = ["anna=hush", 3]\n') == (
+        f"{tmp_path / 'rota.toml'}: api_keys cannot be used: it must be text."
+    )
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
@@ -255,11 +327,10 @@ def test_kv_memory_is_given_in_bytes_to_whoever_asks() -> None:
     assert Config().kv_memory_bytes is None
 
 
-def test_several_values_may_stand_in_one_flag_or_in_several() -> None:
-    settings = config.load(
-        {"origins": ["https://a.example,https://b.example", "https://c.example"]}, {}, Path("/nowhere")
-    )
-    assert settings.origins == ("https://a.example", "https://b.example", "https://c.example")
+def test_several_values_may_stand_in_one_flag_or_in_several(tmp_path: Path) -> None:
+    found = load(tmp_path, "--origins", "https://a.example,https://b.example", "--origins", "https://c.example")
+    assert found.origins == ("https://a.example", "https://b.example", "https://c.example")
+    assert load(tmp_path, "--api-keys", "anna=a,bert=b").api_keys == ("anna=a", "bert=b")
 
 
 def test_a_plain_number_in_a_file_is_a_size(tmp_path: Path) -> None:

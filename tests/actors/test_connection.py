@@ -30,6 +30,7 @@ from protocol.messages import (
     TextEnd,
     TokenLogprob,
     WatchConnection,
+    WorkerLost,
 )
 from tests.actors.connection_rig import Rig
 
@@ -112,6 +113,24 @@ async def test_what_the_tokeniser_is_asked(make_rig: MakeRig) -> None:
     assert (ask.create.seed, ask.create.stream_id) == (7, "a")
 
 
+@pytest.mark.parametrize("tenant", ["shop", ""])
+async def test_the_log_names_the_key_and_the_wait_in_the_lane(make_rig: MakeRig, tenant: str) -> None:
+    rig = make_rig(tenant=tenant)
+    with capture_logs() as logs:
+        first = await rig.running("a")
+        rig.create("a")
+        await rig.settle()
+        rig.now += 2
+        rig.end(first)
+        await rig.until(lambda: len(rig.asks) == 2)
+        rig.end(rig.asks[1].request)
+        await rig.settle()
+    finished = [entry for entry in logs if entry["event"] == "request.finished"]
+    assert [entry["lane_ms"] for entry in finished] == [0, 2000]
+    assert [entry.get("key") for entry in finished] == [tenant or None] * 2
+    assert ("key" in finished[0]) == bool(tenant)
+
+
 async def test_the_end_waits_for_the_figures_and_for_the_text(make_rig: MakeRig) -> None:
     rig = make_rig()
     first = await rig.running("a")
@@ -181,6 +200,38 @@ async def test_a_lost_worker_ends_the_answer_with_the_text_so_far(make_rig: Make
     assert rig.kinds()[-4:] == [*DONE, "failed"]
     assert rig.text() == "Hel"
     assert "3 characters" in rig.events[-1]["response"]["error"]["message"]
+
+
+@pytest.mark.parametrize("here", ["nothing", "some text", "the end", "a cancel"])
+async def test_a_worker_lost_after_the_figures_fails_only_answers_whose_text_is_not_whole(
+    make_rig: MakeRig, here: str
+) -> None:
+    rig = make_rig()
+    request = await rig.running()
+    if here != "nothing":
+        await rig.say(request, "Hel", rig.now)
+    rig.socket.room.clear()
+    if here == "the end":
+        await rig.say(request, "l", rig.now)  # which waits for room, and the end behind it
+        rig.tell(Text(request, "o", (rig.now,), (), TextEnd("stop", 3)))
+    if here == "a cancel":
+        rig.send(type="response.cancel")
+    await rig.settle()
+    rig.tell(Ended(request, "stop", Stats(queued_s=0.5)))
+    await rig.settle()
+    rig.tell(WorkerLost("a defect", rig.now))
+    await rig.settle()
+    rig.socket.room.set()
+    await rig.settle()
+    rig.tell(Text(request, "late", (rig.now,), (), TextEnd("stop", 4)))
+    await rig.settle()
+    response = rig.events[-1]["response"]
+    expected = {"the end": ("completed", "stop"), "a cancel": ("cancelled", "cancelled")}
+    assert (response["status"], response["rota"]["finish_reason"]) == expected.get(here, ("failed", "failed"))
+    assert response["rota"]["queue_ms"] == 500
+    assert rig.text() == {"nothing": "", "the end": "Hello"}.get(here, "Hel")
+    assert len(rig.cancels) == (0 if here == "the end" else 1)
+    assert not rig.connection._exchange.busy
 
 
 async def test_log_probabilities_follow_their_text(make_rig: MakeRig) -> None:
@@ -350,7 +401,7 @@ async def test_a_reader_that_falls_behind_pauses_its_response_once_and_resumes_i
 
 
 async def test_lanes_of_a_slow_reader_take_turns(make_rig: MakeRig) -> None:
-    rig = make_rig(turn_chars=1)
+    rig = make_rig(turn_bytes=1)
     requests = {lane: await rig.running(lane) for lane in "abc"}
     rig.socket.room.clear()
     for _ in range(3):
@@ -360,6 +411,75 @@ async def test_lanes_of_a_slow_reader_take_turns(make_rig: MakeRig) -> None:
     await rig.until(lambda: all(rig.text(lane) == "word word word " for lane in requests))
     deltas = [event["stream_id"] for event in rig.events if "delta" in event]
     assert deltas == ["a", "b", "c", "a"]
+
+
+async def test_a_turn_ends_when_enough_bytes_are_made_and_what_was_not_made_can_be_cancelled(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig(turn_bytes=2_000)
+    first = await rig.running("a", include=["message.output_text.logprobs"])
+    second = await rig.running("b")
+    send = rig.socket.send
+
+    async def stop_at_the_big_one(frame: bytes) -> None:
+        if len(frame) > 2_000:
+            rig.socket.room.clear()
+        await send(frame)
+
+    monkeypatch.setattr(rig.socket, "send", stop_at_the_big_one)
+    rig.socket.room.clear()
+    await rig.say(first, "one ", rig.now)
+    rig.tell(Text(first, "two", (rig.now,), (TokenLogprob("two", -0.5, (("x" * 100, -1.0),) * 20),)))
+    await rig.say(second, "unwanted", rig.now)
+    rig.socket.room.set()
+    await rig.settle()
+    rig.send(type="response.cancel", stream_id="b")
+    await rig.settle()
+    rig.socket.room.set()
+    await rig.settle()
+    assert rig.text("a") == "one two"
+    assert rig.text("b") == ""
+
+
+@pytest.mark.parametrize("lanes", ["a", "abc"])
+async def test_big_last_events_close_no_socket(make_rig: MakeRig, lanes: str) -> None:
+    rig = make_rig(unsent_bytes=2_000)
+    requests = [await rig.running(lane, include=["message.output_text.logprobs"]) for lane in lanes]
+    rig.socket.room.clear()
+    for request in requests:
+        for _ in range(10):
+            rig.tell(Text(request, "word ", (rig.now,), (TokenLogprob("word ", -0.5, (("w" * 40, -1.0),) * 20),)))
+        rig.end(request, tokens=10)
+    await rig.settle()
+    rig.socket.room.set()
+    await rig.until(lambda: rig.connection._writer.unsent_bytes > 10_000)
+    rig.socket.room.clear()
+    # They are under way, and others say little things meanwhile.
+    for _ in range(3):
+        rig.socket.incoming.put_nowait("{")
+    await rig.settle()
+    rig.socket.room.set()
+    await rig.settle()
+    assert rig.socket.closed == []
+    assert [rig.kinds(lane)[-1] for lane in lanes] == ["completed"] * len(lanes)
+    assert rig.kinds() == ["error:invalid_json"] * 3
+
+
+async def test_requests_that_wait_are_bounded_in_bytes(make_rig: MakeRig) -> None:
+    rig = make_rig(waiting_bytes=10_000)
+    request = await rig.running("a")
+    for _ in range(3):
+        rig.create("a", metadata={}, instructions="x" * 4_000)
+    await rig.settle()
+    rig.create("b", instructions="x" * 4_000)
+    await rig.until(lambda: rig.kinds("b") == ["error:server_overloaded"])
+    rig.end(request)
+    await rig.until(lambda: len(rig.asks) == 2)
+    rig.end(rig.asks[1].request)
+    await rig.until(lambda: len(rig.asks) == 3)
+    rig.end(rig.asks[2].request)
+    await rig.until(lambda: rig.kinds("a")[-1] == "error:server_overloaded")
+    await rig.asked("b", instructions="x" * 9_000)
 
 
 async def test_the_end_of_an_answer_waits_for_room_too(make_rig: MakeRig) -> None:
@@ -595,6 +715,16 @@ async def test_draining_refuses_what_is_new_and_lets_what_runs_end(make_rig: Mak
     await rig.until(lambda: rig.kinds("b") == ["error:shutting_down"])
     rig.end(request)
     await rig.until(lambda: rig.kinds("a")[-1] == "completed")
+
+
+async def test_a_socket_that_opens_while_draining_refuses_from_its_first_frame_on(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.create("a")
+    rig.tell(Drain(rig.now + 10))
+    await rig.until(lambda: rig.kinds("a") == ["error:shutting_down"])
+    assert rig.asks == []
+    rig.tell(CloseConnection(7, 1001, "shutting down", shutting_down()))
+    await rig.until(rig.serving.done)
 
 
 async def test_a_handler_that_raises_ends_its_own_socket_only(

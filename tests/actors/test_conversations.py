@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.conversations import Conversation, Conversations, Keeping
+from actors.prompt import Length
 from protocol.input_items import Message
 
 
@@ -19,6 +20,13 @@ def test_a_continued_conversation_has_all_its_turns_in_order() -> None:
     first = _said("a")
     assert _texts(_said("c", _said("b", first))) == ["a", "b", "c"]
     assert _texts(first) == ["a"]
+
+
+def test_a_conversation_knows_its_length_without_being_read() -> None:
+    first = Conversation(None, (Message("user", "a"), Message("user", "é")), "you")
+    third = _said("😀", Conversation(first, (), None))
+    assert (first.length, third.length) == (Length(3, 6), Length(4, 10))
+    assert third.length == Length.of(third.history())
 
 
 def test_an_answer_can_be_shortened_to_what_was_read_of_it() -> None:

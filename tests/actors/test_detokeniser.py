@@ -139,6 +139,12 @@ async def test_the_conversation_is_remembered_before_the_end_is_told() -> None:
     assert [type(message) for message in order] == [Remember, Text]
 
 
+async def test_an_empty_answer_is_one_only_where_its_client_is_shown_it() -> None:
+    stage = _Stage()
+    await send(stage.actor, _open("a"), _open("b"), _tokens(1, ("a", END)), _tokens(2, ended=(("b", "deadline"),)))
+    assert stage.tokeniser.messages == [Remember("a", ""), Remember("b", None)]
+
+
 async def test_prefilled_and_deadline_end_without_a_token() -> None:
     stage = _Stage()
     await send(
@@ -150,7 +156,7 @@ async def test_prefilled_and_deadline_end_without_a_token() -> None:
     )
     assert stage.end("a") == TextEnd("prefilled", 0)
     assert stage.end("b") == TextEnd("deadline", 1)
-    assert stage.tokeniser.messages == [Remember("a", ""), Remember("b", "x")]
+    assert stage.tokeniser.messages == [Remember("a", None), Remember("b", "x")]
 
 
 async def test_a_stream_that_is_closed_before_its_first_token_shows_nothing() -> None:

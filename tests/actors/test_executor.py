@@ -1,6 +1,10 @@
 """One worker at a time: its messages passed on, its hangs and its end noticed, and another started after a delay."""
 
+import asyncio
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -8,6 +12,7 @@ from structlog.testing import capture_logs
 from actors.actor import Mailbox
 from actors.executor import Executor, ExecutorInbox
 from actors.metrics import Metrics
+from actors.worker_process import Child, WorkerProcess
 from protocol.messages import (
     FromWorker,
     LoadModel,
@@ -50,21 +55,23 @@ class ScriptedChild:
 class Bench:
     """An executor that has started its first worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: Child | None = None) -> None:
         self.clock = HandClock()
         self.child = ScriptedChild()
+        self.worker = self.child if worker is None else worker
         self.scheduler, self.engine = Recorder(), Recorder()
         self.metrics = Metrics()
         self.mailbox: Mailbox[ExecutorInbox] = Mailbox(self.clock, 8)
         self.actor = Executor(
             self.mailbox,
-            child=self.child,
+            child=self.worker,
             load=LoadModel("tiny"),
             scheduler=self.scheduler.address,
             engine=self.engine.address,
             metrics=self.metrics,
             clock=self.clock,
             hang_s=10.0,
+            load_s=20.0,
             first_delay_s=0.5,
             longest_delay_s=3.0,
         )
@@ -208,6 +215,113 @@ async def test_a_steps_time_counts_from_when_it_could_begin() -> None:
     assert bench.child.kills == 0
     bench.sweep(1.5)
     assert bench.child.kills == 1
+
+
+def kills_of_a_loader(bench: Bench) -> int:
+    """Until long after the time to load is over; checked on the way that it is let have that time."""
+    before = bench.child.kills
+    bench.sweep(20.0)
+    assert bench.child.kills == before
+    with capture_logs() as logs:
+        bench.sweep(0.1)
+        for _ in range(10):
+            bench.sweep(20.0)
+    assert [entry["event"] for entry in logs] == ["worker.hung"] * (bench.child.kills - before)
+    return bench.child.kills - before
+
+
+async def test_a_later_worker_that_does_not_become_ready_is_killed_once_and_started_again() -> None:
+    bench = Bench()
+    await bench.worker_says(ModelFound("tiny", "/folder"), model_ready())
+    await bench.worker_ends()
+    bench.sweep(1.0)
+    assert kills_of_a_loader(bench) == 1
+    await bench.worker_ends("it was killed by signal 9")
+    bench.sweep(1.0)
+    assert len(bench.child.starts) == 3
+    assert kills_of_a_loader(bench) == 1, "its time counts from its own start"
+
+
+async def test_a_first_worker_may_fetch_its_model_for_ever_but_not_load_it_for_ever() -> None:
+    bench = Bench()
+    for _ in range(10):
+        bench.sweep(1000.0)
+    assert bench.child.kills == 0
+    await bench.worker_says(ModelFound("tiny", "/folder"))
+    assert kills_of_a_loader(bench) == 1
+
+
+async def test_a_second_worker_of_which_the_first_never_was_ready_may_fetch_as_well() -> None:
+    bench = Bench()
+    await bench.worker_says(ModelFound("tiny", "/folder"))
+    await bench.worker_ends()
+    bench.sweep(1.0)
+    assert len(bench.child.starts) == 2
+    assert kills_of_a_loader(bench) == 0
+
+
+async def test_a_worker_that_is_ready_or_gone_is_not_loading() -> None:
+    bench = Bench()
+    await bench.worker_says(ModelFound("tiny", "/folder"), model_ready())
+    bench.sweep(1000.0)
+    await bench.worker_ends()
+    bench.sweep(1.0)
+    await bench.worker_says(ModelFound("tiny", "/folder"))
+    await bench.worker_ends()
+    bench.clock.pass_(1000.0)
+    assert bench.child.kills == 0
+    bench.sweep()
+    bench.sweep(1.0)
+    assert len(bench.child.starts) == 3
+    assert bench.child.kills == 0
+
+
+LOADER = """
+import os, pathlib, signal, socket, struct, sys
+
+import msgspec
+
+from protocol.messages import ModelFound
+from tests.actors.recorders import model_ready
+
+pair, stopped_before = socket.socket(fileno=int(sys.argv[2])), pathlib.Path(sys.argv[1])
+
+def send(message):
+    body = msgspec.msgpack.encode(message)
+    pair.sendall(struct.pack("<I", len(body)) + body)
+
+send(ModelFound("tiny", str(os.getpid())))
+if not stopped_before.exists():
+    stopped_before.touch()
+    os.kill(os.getpid(), signal.SIGSTOP)
+send(model_ready())
+while pair.recv(4096):
+    pass
+"""
+
+
+async def test_a_real_loader_that_is_stopped_is_killed_and_the_next_one_serves(tmp_path: Path) -> None:
+    bench = Bench(WorkerProcess((sys.executable, "-c", LOADER, str(tmp_path / "stopped"))))
+
+    async def hear(kind: type[ExecutorInbox]) -> ExecutorInbox:
+        while True:
+            bench.say(message := await bench.mailbox.take())
+            if isinstance(message, kind):
+                return message
+
+    try:
+        async with asyncio.timeout(60):
+            found = await hear(ModelFound)
+            assert isinstance(found, ModelFound)
+            await asyncio.to_thread(os.waitid, os.P_PID, int(found.folder), os.WSTOPPED | os.WNOWAIT)
+            bench.sweep(20.1)
+            gone = await hear(WorkerGone)
+            assert gone == WorkerGone(1, "the worker process was killed by signal 9")
+            bench.sweep(1.0)
+            await hear(ModelReady)
+    finally:
+        await bench.worker.close()
+    assert [type(message) for message in bench.engine.heard] == [ModelFound, WorkerLost, ModelFound, ModelReady]
 
 
 async def test_a_first_worker_that_refuses_its_model_is_the_end_and_is_not_started_again() -> None:

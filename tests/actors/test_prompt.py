@@ -4,12 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.prompt import fit_prompt
-from protocol.input_items import Message
+from actors.prompt import Length, fit_prompt, least
+from protocol.input_items import Message, Role
 
 
 class _OneTokenACharacter:
-    def __init__(self) -> None:
+    def __init__(self, longest_token: int | None = None) -> None:
+        self.longest_token = longest_token
         self.asked: list[str] = []
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -51,3 +52,28 @@ def test_as_many_turns_stay_as_fit(turns: int, most: int) -> None:
     kept = len(_text(fit_prompt(prompts, talk, most))) // 4
     assert kept == min(turns, max(1, most // 4))
     assert len(prompts.asked) <= 10
+
+
+@given(st.lists(st.sampled_from(["user", "assistant", "system"]), min_size=1, max_size=30), st.integers(1, 60))
+def test_going_by_lengths_first_changes_no_prompt_and_tokenises_nothing_that_cannot_fit(
+    roles: list[Role], most: int
+) -> None:
+    talk = [Message(role, "abc") for role in roles]
+    blind, knowing = _OneTokenACharacter(), _OneTokenACharacter(longest_token=1)
+    assert fit_prompt(knowing, talk, most) == fit_prompt(blind, talk, most)
+    newest = knowing.asked[-1]
+    assert all(len(text) <= most or text == newest for text in knowing.asked)
+
+
+@given(st.lists(st.sampled_from(["user", "assistant", "system"]), min_size=1, max_size=30), st.integers(0, 29))
+def test_what_stays_is_never_thought_longer_than_it_is(roles: list[Role], own: int) -> None:
+    talk = [Message(role, "é" * n) for n, role in enumerate(roles, start=1)]
+    kept = fit_prompt(_OneTokenACharacter(), talk, 1)
+    assert least(talk[own:]).text_bytes <= 2 * len(kept) // 4
+    assert least(talk).text_bytes <= 2 * len(kept) // 4
+
+
+def test_a_length_is_in_bytes_and_a_message_is_a_token_at_least() -> None:
+    length = Length.of([Message("user", "aé你😀"), Message("user", "")])
+    assert length == Length(2, 10)
+    assert (length.tokens(3), length.tokens(100), length.tokens(None)) == (4, 2, 2)

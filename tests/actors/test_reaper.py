@@ -30,6 +30,8 @@ from tests.actors.recorders import HandClock, Recorder
 PATIENCE = Patience(
     tick_s=0.05, sweep_s=0.25, audit_s=5.0, socket_idle_s=600.0, socket_age_s=3600.0, reader_stalled_s=60.0
 )
+LATER = 1e9
+"""A time that does not come."""
 
 
 class Watchtower:
@@ -40,9 +42,9 @@ class Watchtower:
         self.admission, self.scheduler, self.executor = Recorder(), Recorder(), Recorder()
         self.tokeniser, self.engine = Recorder(), Recorder()
         self.connections = {1: Recorder(), 2: Recorder()}
-        directory = Directory()
+        self.directory = Directory()
         for number, box in self.connections.items():
-            directory.add(box.address, number)
+            self.directory.add(box.address, number)
         self.metrics = Metrics()
         self.mailbox: Mailbox[ReaperInbox] = Mailbox(self.clock, 1)
         self.actor = Reaper(
@@ -53,7 +55,7 @@ class Watchtower:
             executor=self.executor.address,
             tokeniser=self.tokeniser.address,
             engine=self.engine.address,
-            directory=directory,
+            directory=self.directory,
             metrics=self.metrics,
             clock=self.clock,
         )
@@ -86,7 +88,7 @@ def test_patience_and_deadline_are_each_said_once_when_they_are_due() -> None:
 
 def test_they_come_in_the_order_in_which_they_are_due() -> None:
     tower = Watchtower()
-    tower.say(Watch("late", 103.0, None), Watch("early", None, 101.0), Watch("never", None, None))
+    tower.say(Watch("late", 103.0, None), Watch("early", LATER, 101.0), Watch("not yet", LATER, None))
     tower.tick(10.0)
     assert [expire.request for expire in tower.admission.of(Expire)] == ["early", "late"]
 
@@ -150,7 +152,7 @@ def test_another_request_in_the_next_audit_is_no_alarm() -> None:
 
 def test_requests_somebody_waits_for_are_no_alarm() -> None:
     tower = Watchtower()
-    tower.say(Watch("r", None, None))
+    tower.say(Watch("r", LATER, None))
     assert alarms(tower, report("r"), report("r"), report("r")) == []
 
 
@@ -224,7 +226,7 @@ def test_a_closed_socket_is_not_watched() -> None:
 
 def test_a_drain_is_done_as_soon_as_nothing_is_left() -> None:
     tower = Watchtower()
-    tower.say(Watch("r", None, None), socket(1), socket(2), Drain(110.0))
+    tower.say(Watch("r", LATER, None), socket(1), socket(2), Drain(110.0))
     tower.tick(1.0)
     assert tower.engine.heard == []
     assert tower.verdicts() == []
@@ -233,24 +235,39 @@ def test_a_drain_is_done_as_soon_as_nothing_is_left() -> None:
     assert tower.engine.heard == [Drained(102.0)]
     for number in (1, 2):
         (verdict,) = tower.verdicts(number)
-        assert (verdict.code, verdict.error) == (1001, errors.shutting_down())
+        assert (verdict.code, verdict.error) == (1001, errors.stopped_in_the_middle())
     tower.tick(1.0)
     assert tower.engine.heard == [Drained(102.0)]
 
 
 def test_a_drain_ends_when_its_time_is_over_and_tells_whoever_still_runs() -> None:
     tower = Watchtower()
-    tower.say(Watch("r", None, None), socket(1, busy=True), Drain(110.0))
+    tower.say(Watch("r", LATER, None), socket(1, busy=True), Drain(110.0))
     tower.tick(9.9)
     assert tower.engine.heard == []
     tower.tick(0.1)
     assert tower.engine.heard == [Drained(110.0)]
-    assert tower.verdicts()[0].error == errors.shutting_down()
+    assert tower.verdicts()[0].error == errors.stopped_in_the_middle()
+
+
+def test_a_socket_that_is_heard_of_only_after_the_drain_is_told_to_close_too() -> None:
+    tower = Watchtower()
+    tower.say(socket(1), Drain(110.0), socket(2))
+    assert tower.verdicts(2) == []
+    tower.tick(1.0)
+    assert len(tower.verdicts(1)) == len(tower.verdicts(2)) == 1
+    late = Recorder()
+    tower.directory.add(late.address, 3)
+    tower.say(socket(3))
+    assert late.heard == [
+        CloseConnection(3, 1001, "the server is shutting down", errors.stopped_in_the_middle()),
+    ]
+    assert tower.engine.heard == [Drained(101.0)], "once"
 
 
 def test_a_second_drain_can_end_it_now() -> None:
     tower = Watchtower()
-    tower.say(Watch("r", None, None), Drain(110.0))
+    tower.say(Watch("r", LATER, None), Drain(110.0))
     tower.tick(1.0)
     tower.say(Drain(101.0))
     tower.tick()
@@ -292,7 +309,7 @@ async def test_a_message_it_fails_on_is_lost_and_it_lives_on() -> None:
 
     tower.actor.handle = fail_first  # type: ignore[method-assign]
     tower.actor.address.tell(Drain(110.0))
-    tower.actor.address.tell(Watch("r", None, None))
+    tower.actor.address.tell(Watch("r", LATER, None))
     with capture_logs() as logs:
         task = asyncio.create_task(tower.actor.run())
         async with asyncio.timeout(10):

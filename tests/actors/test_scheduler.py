@@ -13,6 +13,7 @@ from actors.metrics import Metrics
 from actors.scheduler import Scheduler, SchedulerInbox
 from actors.scheduling.policy import FixedChunk
 from protocol import errors
+from protocol.errors import WireError
 from protocol.messages import (
     AuditReport,
     AuditRequest,
@@ -294,15 +295,62 @@ def test_a_deadline_that_overtook_its_request_ends_it_on_arrival() -> None:
     desk.clock.pass_(6.0)
     desk.say(Expire("r", 105.5, waiting=False), enqueue("r", 4, deadline_at=105.0))
     assert desk.planned() == []
-    assert desk.ends == [("r", "deadline")]
+    check_it_never_ran(desk, errors.deadline_exceeded(6000.0, 5000.0))
+
+
+def check_it_never_ran(desk: Desk, error: WireError) -> None:
+    """`r` failed with this error before a step ran it: everyone is told once, and nothing of it is left."""
+    (ended,) = (ended for ended in desk.connection.of(Ended) if ended.request == "r")
+    assert (ended.reason, ended.error) == ("failed", error)
+    assert desk.detokeniser.of(CloseStream) == [CloseStream("r")]
+    assert desk.detokeniser.of(Tokens) == []
+    assert desk.tokeniser.heard == [Forget("r")]
+    for box in (desk.connection, desk.admission, desk.reaper):
+        assert [released.request for released in box.of(Released)] == ["r"]
+    desk.say(Expire("r", 200.0, waiting=True), Expire("r", 200.0, waiting=False), Cancel("r", 200.0))
     assert desk.released == ["r"]
-    assert [tokens.ended for tokens in desk.detokeniser.of(Tokens)] == [(("r", "deadline"),)]
+    assert "r" not in [started.request for started in desk.connection.of(Started)]
 
 
-def test_the_patience_of_the_waiting_room_does_not_concern_who_runs() -> None:
-    desk = Desk()
-    desk.say(enqueue("r", 4, max_output_tokens=9), Expire("r", 101.0, waiting=True))
-    assert desk.ends == []
+@pytest.mark.parametrize("why", ["there is no worker", "there is no memory", "it is paused"])
+@pytest.mark.parametrize(("waiting", "deadline_ms"), [(True, None), (False, 5000.0)])
+def test_patience_and_deadline_each_end_one_that_no_step_has_run(
+    waiting: bool, deadline_ms: float | None, why: str
+) -> None:
+    desk = Desk(blocks=4, ready=why != "there is no worker")
+    if why == "there is no memory":
+        desk.say(enqueue("other", 12, max_output_tokens=4))
+    if why == "it is paused":
+        desk.say(enqueue("other", 4, max_output_tokens=4))
+    desk.clock.pass_(3.0)
+    request = enqueue("r", 12, received_at=100.0, accepted_at=101.0, deadline_at=105.0)
+    desk.say(request, SetPaused("r", why == "it is paused", 103.0))
+    desk.clock.pass_(2.0)
+    desk.say(Expire("r", 105.0, waiting))
+    check_it_never_ran(desk, errors.deadline_exceeded(4000.0, deadline_ms))
+    assert [ended.request for ended in desk.connection.of(Ended)] == ["r"], "and nobody else"
+
+
+@pytest.mark.parametrize("life", ["in a step", "between steps", "paused", "preempted"])
+def test_the_patience_to_wait_does_not_concern_one_that_has_started(life: str) -> None:
+    desk = Desk(blocks=4)
+    desk.say(enqueue("r", 4, max_output_tokens=4))
+    if life != "in a step":
+        step = desk.step()
+        desk.say(SetPaused("r", life != "between steps", 100.0))
+        desk.finish(step)
+    if life == "preempted":
+        desk.say(enqueue("other", 16, max_output_tokens=0))
+        desk.finish(desk.step())
+        assert "rota_preemptions_total 1.0" in desk.metrics.exposition().decode()
+    told = len(desk.connection.heard)
+    desk.say(Expire("r", 160.0, waiting=True))
+    assert desk.connection.heard[told:] == []
+    assert desk.detokeniser.of(CloseStream) == []
+    desk.say(SetPaused("r", False, 161.0))
+    while desk.executor.of(Step):
+        desk.finish(desk.step())
+    assert desk.ends[-1] == ("r", "length")
 
 
 @pytest.mark.parametrize("in_flight", [True, False])
@@ -506,15 +554,55 @@ def test_no_credit_is_given_while_there_is_no_worker() -> None:
     assert desk.granted == 2
 
 
+def test_paused_ones_leave_their_places_but_never_more_than_twice_as_many_are_here_as_may_run() -> None:
+    desk = Desk(max_running=2)
+    desk.say(enqueue("a", 4, max_output_tokens=9), enqueue("b", 4, max_output_tokens=9))
+    desk.finish(desk.step())
+    assert desk.granted == 2
+    desk.say(SetPaused("a", True, 100.0))
+    assert desk.granted == 3
+    desk.say(SetPaused("b", True, 100.0))
+    assert desk.granted == 4
+    desk.say(enqueue("c", 4, max_output_tokens=9), enqueue("d", 4, max_output_tokens=9))
+    desk.say(SetPaused("c", True, 100.0), SetPaused("d", True, 100.0))
+    assert desk.granted == 4, "four are here"
+    desk.say(Cancel("a", 101.0))
+    assert desk.granted == 5
+
+
+def test_when_all_who_paused_go_on_a_step_still_runs_no_more_than_may_run() -> None:
+    desk = Desk(max_running=2)
+    for names in ("ab", "cd"):
+        desk.say(*(enqueue(name, 4, max_output_tokens=9) for name in names))
+        desk.finish(desk.step())
+        last = desk.step()
+        desk.say(*(SetPaused(name, True, 100.0) for name in names))
+        desk.finish(last)
+        desk.take_tokens()
+    assert desk.planned() == []
+    desk.say(*(SetPaused(name, False, 101.0) for name in "abcd"))
+    steps: list[set[str]] = []
+    while planned := desk.planned():
+        (step,) = planned
+        steps.append({chunk.request for chunk in step.chunks})
+        desk.finish(step)
+        desk.take_tokens()
+    assert max(len(names) for names in steps) == 2
+    assert {request for request, _ in desk.ends} == set("abcd"), "and all come to their end"
+
+
 Move = st.sampled_from(["come", "step", "cancel", "pause", "lose"])
 
 
 @settings(max_examples=200, deadline=None)
 @given(moves=st.lists(Move, max_size=80), max_running=st.integers(1, 5), blocks=st.integers(4, 12))
-def test_never_more_than_max_running_are_here_or_may_come(moves: list[str], max_running: int, blocks: int) -> None:
+def test_never_more_than_max_running_are_here_or_may_come_or_twice_as_many_when_some_pause(
+    moves: list[str], max_running: int, blocks: int
+) -> None:
     desk = Desk(max_running=max_running, blocks=blocks)
     flying: list[Step] = []
     names: list[str] = []
+    ever_paused = False
     for number, move in enumerate(moves):
         match move:
             case "come" if len(names) < desk.granted:
@@ -526,15 +614,19 @@ def test_never_more_than_max_running_are_here_or_may_come(moves: list[str], max_
             case "cancel" if names:
                 desk.say(Cancel(names[number % len(names)], 1.0))
             case "pause" if names:
+                ever_paused = True
                 desk.say(SetPaused(names[number % len(names)], number % 2 == 0, 1.0))
             case "lose":
                 flying.clear()
                 desk.say(WorkerLost("it ended", 1.0), model_ready(blocks))
             case _:
                 pass
-        flying += desk.planned()
+        flying += (planned := desk.planned())
+        assert all(len(step.chunks) <= max_running for step in planned)
         here = len(names) - len(set(dict(desk.ends)))
-        assert here + desk.granted - len(names) <= max_running
+        may_come = desk.granted - len(names)
+        assert may_come <= max_running, "the lane holds them"
+        assert here + may_come <= (2 if ever_paused else 1) * max_running
 
 
 # --- the audit and the figures ---
@@ -561,6 +653,31 @@ def test_the_gauges_show_blocks_and_lives() -> None:
     assert "rota_step_tokens_sum 13.0" in text, "4 alone, then 1 and a chunk of 8"
     assert "rota_step_seconds_count 1.0" in text
     assert "rota_output_tokens_total 1.0" in text
+
+
+def test_queued_counts_who_waits_here_beside_who_waits_in_the_room() -> None:
+    desk = Desk(blocks=4)
+
+    def queued() -> float | None:
+        return desk.metrics.registry.get_sample_value("rota_requests", {"state": "queued"})
+
+    desk.metrics.count_queued("admission", 3)
+    desk.say(enqueue("a", 12, max_output_tokens=2), enqueue("b", 12))
+    assert queued() == 4, "a runs, and b waits for memory"
+    desk.metrics.count_queued("admission", 0)
+    assert queued() == 1
+    desk.finish(desk.step())
+    desk.finish(desk.step())
+    assert desk.ends == [("a", "length")]
+    assert queued() == 0
+
+
+def test_the_time_in_the_queue_includes_the_waiting_room() -> None:
+    desk = Desk()
+    desk.clock.pass_(30.0)
+    desk.say(enqueue("r", 4, max_output_tokens=1, received_at=99.0, accepted_at=100.0))
+    desk.finish(desk.step())
+    assert desk.connection.of(Ended)[0].stats.queued_s == 30.0
 
 
 def test_the_time_from_cancel_to_release_is_counted() -> None:

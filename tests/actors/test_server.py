@@ -1,6 +1,7 @@
 """The doors of rota, over real sockets: who comes in, what plain HTTP answers, how a leaving client is noticed."""
 
 import asyncio
+import contextlib
 import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -83,6 +84,20 @@ class House:
         status, *lines = top.decode().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         return int(status.split()[1]), headers, body
+
+    async def raw(self, *pieces: bytes, ends: bool = False) -> bytes:
+        """What is answered to these bytes, sent one piece after the other, up to the end of the connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(0)
+        if ends:
+            writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        return answer
 
     async def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in {"Host": "127.0.0.1", **headers}.items()]
@@ -173,6 +188,19 @@ async def test_a_foreign_name_for_loopback_is_not_the_servers_own(make_house: Ma
     assert (status, json.loads(body)["error"]["code"]) == (403, "origin_not_allowed")
 
 
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [("http://[::", "x"), ("http://a]b", "a]b"), ("http://[x", "[x"), ("http://\u2100x", "\u2100x"), ("http://[", "[")],
+)
+async def test_an_origin_or_host_that_is_no_address_is_not_the_servers_own(
+    make_house: MakeHouse, origin: str, host: str
+) -> None:
+    house = await make_house()
+    head = f"GET /v1/responses HTTP/1.1\nHost: {host}\nOrigin: {origin}\nConnection: Upgrade\nUpgrade: websocket"
+    status, _, body = await house.http(head)
+    assert (status, json.loads(body)["error"]["code"]) == (403, "origin_not_allowed")
+
+
 @pytest.mark.parametrize("limit", ["connections", "connections_per_address"])
 async def test_too_many_sockets_are_refused_until_one_leaves(make_house: MakeHouse, limit: str) -> None:
     house = await make_house(**{limit: 1})
@@ -232,7 +260,9 @@ async def test_the_page_is_served_with_its_policy(make_house: MakeHouse, path: s
 async def test_what_is_not_there_is_404(make_house: MakeHouse, path: str) -> None:
     status, headers, body = await (await make_house()).get(path)
     assert (status, headers["content-type"]) == (404, "application/json")
-    assert json.loads(body)["error"]["message"]
+    message = json.loads(body)["error"]["message"]
+    for way in ("/,", "/v1/models", "/v1/responses", "/metrics", "/healthz", "/readyz"):
+        assert way in message
 
 
 async def test_head_is_get_without_the_body(make_house: MakeHouse) -> None:
@@ -270,13 +300,60 @@ async def test_a_request_in_small_pieces_is_read_whole(make_house: MakeHouse) ->
     await writer.wait_closed()
 
 
-async def test_bytes_that_are_not_http_are_let_go(make_house: MakeHouse) -> None:
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST"])
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [
+        ("Content-Length: 5", b"abcde"),
+        ("Content-Length: 70000", b"x" * 70_000),
+        ("Transfer-Encoding: chunked", b"5\r\nabcde\r\n0\r\n\r\n"),
+        ("X: y", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_what_follows_a_request_does_not_matter(
+    make_house: MakeHouse, method: str, framing: str, body: bytes, at_once: bool
+) -> None:
     house = await make_house()
-    reader, writer = await asyncio.open_connection("127.0.0.1", house.server.port)
-    writer.write(b"\x16\x03\x01\x00\r\n" + bytes(100))
-    await asyncio.wait_for(reader.read(), 5)
-    writer.close()
-    await writer.wait_closed()
+    request = f"{method} /healthz HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode() + body
+    pieces = [request] if at_once else [bytes([byte]) for byte in request[:80]] + [request[80:]]
+    status = {"GET": 200, "HEAD": 200, "OPTIONS": 204, "POST": 405}[method]
+    assert (await house.raw(*pieces)).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /\xc3\xa9 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /healthz\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\nHost: x\n\n", 400),
+        (b"get / HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"GET / HTTP/3\r\nHost: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost x\r\n\r\n", 400),
+        (b"GET /v1/responses HTTP/1.1\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\nabcde", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"\x16\x03\x01\x00\r\n" + bytes(100), 400),
+        (b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        (b"A" * 100_000, 414),
+        (b"POST /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 300 + b"\r\n", 431),
+    ],
+)
+async def test_a_request_that_cannot_be_read_is_told_so_in_json(
+    make_house: MakeHouse, request_: bytes, status: int
+) -> None:
+    top, _, body = (await (await make_house()).raw(request_)).partition(b"\r\n\r\n")
+    assert top.startswith(f"HTTP/1.1 {status} ".encode())
+    if status >= 400:
+        assert b"Content-Type: application/json" in top
+        assert json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize("said", [b"", b"GE", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_client_that_leaves_within_its_request_is_let_go(make_house: MakeHouse, said: bytes) -> None:
+    answer = await (await make_house()).raw(said, ends=True)
+    assert answer[:13] == (b"HTTP/1.1 400 " if said else b"")
 
 
 async def test_ready_says_why_it_is_not(make_house: MakeHouse) -> None:
@@ -420,10 +497,13 @@ class Flood:
             await asyncio.sleep(0.1)
 
 
-def raw_client(house: House) -> Socket_:
+_PING = b"\x89\xfd" + bytes(4) + b"x" * 125
+
+
+def raw_client(house: House, buffer: int = 8192) -> Socket_:
     """A client that never reads after its upgrade, with a small buffer of its own."""
     client = create_connection(("127.0.0.1", house.server.port))
-    client.setsockopt(SOL_SOCKET, SO_RCVBUF, 8192)
+    client.setsockopt(SOL_SOCKET, SO_RCVBUF, buffer)
     client.sendall(
         b"GET /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -451,6 +531,49 @@ async def test_a_reader_that_leaves_with_everything_unread_is_noticed_at_once(ma
         async with asyncio.timeout(0.4):
             await flood.gone.wait()
         assert flood.code == (1001 if way == "goodbye" else 1006)
+    finally:
+        client.close()
+
+
+async def test_a_client_that_pings_and_never_reads_is_let_go(make_house: MakeHouse) -> None:
+    house = await make_house()
+    client = raw_client(house)
+    client.setblocking(False)
+    try:
+        await house.inside.wait()
+        assert house.server._listening is not None
+        (connection,) = house.server._listening.connections
+        most = 0
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(10):
+                while not house.left.is_set():
+                    await asyncio.get_running_loop().sock_sendall(client, _PING * 100)
+                    most = max(most, connection.transport.get_write_buffer_size())
+        await asyncio.wait_for(house.left.wait(), 5)
+        assert house.codes == [1006]
+        assert most < 400_000
+    finally:
+        client.close()
+
+
+async def test_a_client_that_pings_while_it_reads_a_huge_frame_slowly_is_kept(make_house: MakeHouse) -> None:
+    async def send(socket: Socket, _: str) -> None:
+        with contextlib.suppress(SocketGone):
+            await socket.send(b"x" * 2_000_000)
+            await socket.recv()
+
+    house = await make_house(send)
+    client = raw_client(house, 64 * 2**10)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(10):
+            got = 0
+            while got < 2_000_000:
+                await loop.sock_sendall(client, _PING)
+                piece = await loop.sock_recv(client, 200_000)
+                assert piece, "the socket was closed"
+                got += len(piece)
     finally:
         client.close()
 

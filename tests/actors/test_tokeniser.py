@@ -26,7 +26,7 @@ from protocol.messages import (
     Stats,
     Sweep,
 )
-from protocol.responses import ResponseCreate, Targets
+from protocol.responses import ResponseCreate, Targets, Truncation
 from tests.actors.vocabularies import END, Recorder, byte_level, chat_vocabulary, directory_of, send
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class _Stage:
     async def ask(self, request: str = "r", connection: int = 1, tenant: str = "t", **fields: Any) -> None:
         await self.send(_ask(request, connection, tenant, **fields))
 
-    async def answered(self, request: str, text: str, **fields: Any) -> None:
+    async def answered(self, request: str, text: str | None, **fields: Any) -> None:
         """A whole request that was answered with `text`."""
         await self.ask(request, **fields)
         await self.send(Remember(request, text))
@@ -169,6 +169,8 @@ async def test_before_the_model_is_there_requests_are_told_to_come_again() -> No
 
 async def test_a_prompt_the_template_refuses_is_an_invalid_request() -> None:
     class Refusing:
+        longest_token = None
+
         def prompt(self, messages: Sequence[Message]) -> list[int]:
             return chat_vocabulary().prompt(
                 [Message("user", "<|im_end|>" + "".join(map(chr, range(0xF0000, 0xF0040))))]
@@ -181,6 +183,8 @@ async def test_a_prompt_the_template_refuses_is_an_invalid_request() -> None:
 
 async def test_a_broken_vocabulary_fails_that_request_and_no_other() -> None:
     class Broken:
+        longest_token = None
+
         def prompt(self, messages: Sequence[Message]) -> list[int]:
             if messages[-1].text.startswith("bad"):
                 raise ValueError("broken")
@@ -230,6 +234,41 @@ async def test_truncation_auto_leaves_out_the_oldest_turns() -> None:
     assert stage.prompt() == _chat(("user", "turn 4"))
 
 
+@pytest.mark.parametrize("truncation", ["disabled", "auto"])
+@pytest.mark.parametrize(
+    "turns", [(Message("user", "A" * 101),), (Message("assistant", "Hi"),) * 11, (Message("user", "é" * 51),)]
+)
+async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
+    turns: tuple[Message, ...], truncation: Truncation
+) -> None:
+    stage = _Stage(_Never(), _ready(10))
+    await stage.ask(input=turns, truncation=truncation, generate=False)
+    (refused,) = stage.readers[0].of(Refused)
+    assert refused.error.code == "context_length_exceeded"
+    assert "The prompt is at least 11 tokens; this model's context is 10." in refused.error.message
+    assert stage.work == []
+
+
+class _Never:
+    """A token stands for ten bytes at most; any prompt is made of the newest message."""
+
+    longest_token = 10
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        text = "".join(message.text for message in messages)
+        assert len(text) <= 100, "what cannot fit was tokenised"
+        return [1] * len(text)
+
+
+async def test_what_came_before_counts_unless_it_may_be_left_out() -> None:
+    stage = _Stage(_Never(), _ready(10))
+    await stage.answered("one", "B" * 99, input="A", generate=False)
+    await stage.ask("two", input="CC", previous_response_id="one", generate=False)
+    assert stage.refusal() == "context_length_exceeded"
+    await stage.ask("three", input="CC", previous_response_id="one", generate=False, truncation="auto")
+    assert [len(e.tokens) // 4 for e in stage.admission.of(Enqueue)] == [1, 2]
+
+
 # --- full lanes ---
 
 
@@ -261,6 +300,40 @@ async def test_only_so_many_long_prompts_wait() -> None:
     stage.work[0]()
     await stage.send(_ask("c", input=LONG))
     assert len(stage.work) == 2
+
+
+async def test_many_short_messages_are_a_long_prompt() -> None:
+    stage = _Stage()
+    await stage.ask("few", input=(Message("user", ""),) * 60)
+    await stage.ask("many", input=(Message("user", ""),) * 70)
+    await stage.answered("half", "", input=(Message("user", ""),) * 40)
+    await stage.ask("both", input=(Message("user", ""),) * 40, previous_response_id="half")
+    assert [enqueue.request for enqueue in stage.admission.of(Enqueue)] == ["few", "half"]
+    assert len(stage.work) == 2
+
+
+async def test_a_long_prompt_that_nobody_wants_any_more_is_not_tokenised() -> None:
+    class Counting:
+        longest_token = None
+        asked = 0
+
+        def prompt(self, messages: Sequence[Message]) -> list[int]:
+            self.asked += 1
+            return [1, 2, 3]
+
+    prompts = Counting()
+    stage = _Stage(prompts, most_offloaded=3)
+    for request in ("a", "b", "c"):
+        await stage.ask(request, input=LONG)
+    await stage.send(Cancel("a", 1.0), Cancel("c", 1.0, keep=""))
+    for work in stage.work:
+        work()
+    await stage.send()
+    assert prompts.asked == 1
+    assert [enqueue.request for enqueue in stage.admission.of(Enqueue)] == ["b"]
+    # Their places are free again, and what was cancelled can be continued.
+    await stage.ask("d", input=LONG, previous_response_id="c")
+    assert stage.refusal() is None
 
 
 async def test_a_cancel_while_its_prompt_is_tokenised_ends_it_here() -> None:
@@ -383,9 +456,18 @@ async def test_an_answer_that_ends_after_its_socket_is_not_kept_if_unstored() ->
 
 async def test_a_prefilled_prompt_is_continued_without_an_answer() -> None:
     stage = _Stage()
-    await stage.answered("one", "", generate=False, input="Long preface.")
+    await stage.answered("one", None, generate=False, input="Long preface.")
     await stage.ask("two", previous_response_id="one", input="Now.")
     assert stage.prompt() == _chat(("user", "Long preface."), ("user", "Now."))
+
+
+@pytest.mark.parametrize("text", ["", None])
+async def test_an_answer_is_continued_from_if_it_was_shown_though_it_be_empty(text: str | None) -> None:
+    stage = _Stage()
+    await stage.answered("one", text)
+    await stage.ask("two", previous_response_id="one", input="Now.")
+    answer = [] if text is None else [("assistant", text)]
+    assert stage.prompt() == _chat(("user", "Hi"), *answer, ("user", "Now."))
 
 
 async def test_a_failed_answer_is_not_kept() -> None:

@@ -12,7 +12,7 @@ __all__ = ["browser", "chromium"]
 
 
 @pytest.fixture
-async def page(browser: Browser, real: Server) -> AsyncIterator[Page]:  # noqa: F811
+async def page(browser: Browser, real: Server) -> AsyncIterator[Page]:
     async with watched_page(browser) as page:
         page.set_default_timeout(30_000)
         await page.goto(real.http)

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 
 import pytest
 
@@ -14,13 +15,19 @@ from tests.end_to_end.client import TERMINAL, Client, Event, connected
 from tests.end_to_end.reference import Reference
 from tests.end_to_end.server import Metrics, Server, until
 
-PROMPTS: dict[str, tuple[str, dict[str, object]]] = {
-    "queued": ("Wait for me.", {"max_output_tokens": 7000, "ignore_eos": True}),
-    # 7,700 tokens of the byte tokeniser: 480 chunks of 16.
-    "prefilling": ("Say it again. " * 550, {"max_output_tokens": 100}),
-    "decoding": ("Tell me a story without an end.", {"max_output_tokens": 7000, "ignore_eos": True}),
-}
-"""What to ask to be in that state for a while, on a server that runs one request at a time."""
+ENDLESS: dict[str, object] = {"max_output_tokens": 7000, "ignore_eos": True}
+STORY = "Tell me a story without an end."
+
+
+def lasting(moment: str) -> tuple[str, dict[str, object]]:
+    """What to ask to be in that state for a while, on a server that runs one request at a time."""
+    if moment != "prefilling":
+        return STORY, ENDLESS
+    # 7,700 tokens of the byte tokeniser: 480 chunks of 16. No two begin alike, so no cache makes them short.
+    return f"{next(NUMBERS)}. " + "Say it again. " * 550, {"max_output_tokens": 100}
+
+
+NUMBERS = count(1)
 
 REACHED = {
     "queued": ("response.queued", 1),
@@ -44,7 +51,7 @@ async def in_front(moment: str, narrow: Server) -> AsyncIterator[None]:
         yield
         return
     async with connected(narrow) as first:
-        await first.create(PROMPTS["decoding"][0], **PROMPTS["decoding"][1])
+        await first.create(STORY, **ENDLESS)
         await first.until("response.output_text.delta")
         yield
         await first.until("response.output_text.delta")
@@ -57,12 +64,12 @@ class Doomed:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def hears(self, kind: str, count: int = 1) -> None:
+    async def hears(self, kind: str, times: int = 1) -> None:
         assert self._process.stdout is not None
-        while count:
+        while times:
             line = (await self._process.stdout.readline()).decode().strip()
             assert line, "the client ended by itself"
-            count -= line == kind
+            times -= line == kind
 
     async def kill(self) -> None:
         self._process.kill()
@@ -94,7 +101,7 @@ def create_frame(server: Server, text: str, **fields: object) -> Event:
 
 @pytest.mark.parametrize("moment", REACHED)
 async def test_response_cancel_gives_every_block_back_and_nothing_is_said_after_it(narrow: Server, moment: str) -> None:
-    text, fields = PROMPTS[moment]
+    text, fields = lasting(moment)
     before = await narrow.empty()
     async with connected(narrow) as client:
         async with in_front(moment, narrow):
@@ -113,7 +120,7 @@ async def test_response_cancel_gives_every_block_back_and_nothing_is_said_after_
 
 @pytest.mark.parametrize("moment", REACHED)
 async def test_closing_the_socket_gives_every_block_back(narrow: Server, moment: str) -> None:
-    text, fields = PROMPTS[moment]
+    text, fields = lasting(moment)
     before = await narrow.empty()
     async with in_front(moment, narrow), connected(narrow) as client:
         await client.create(text, **fields)
@@ -123,7 +130,7 @@ async def test_closing_the_socket_gives_every_block_back(narrow: Server, moment:
 
 @pytest.mark.parametrize("moment", REACHED)
 async def test_killing_the_client_gives_every_block_back(narrow: Server, moment: str) -> None:
-    text, fields = PROMPTS[moment]
+    text, fields = lasting(moment)
     before = await narrow.empty()
     frames = [create_frame(narrow, text, **fields)]
     async with in_front(moment, narrow), doomed(narrow, frames) as client:
@@ -133,8 +140,7 @@ async def test_killing_the_client_gives_every_block_back(narrow: Server, moment:
 
 async def test_a_client_that_floods_its_socket_reads_nothing_and_dies_is_noticed_as_fast(server: Server) -> None:
     before = await server.empty()
-    text, fields = PROMPTS["decoding"]
-    frames = [create_frame(server, text, stream_id=f"lane-{number % 40}", **fields) for number in range(600)]
+    frames = [create_frame(server, STORY, stream_id=f"lane-{number % 40}", **ENDLESS) for number in range(600)]
     async with doomed(server, frames, deaf=True) as client:
         await server.shows(lambda seen: seen.requests["decoding"] >= 20)
         await server.lets_go_in_time(before, client.kill)
@@ -142,15 +148,14 @@ async def test_a_client_that_floods_its_socket_reads_nothing_and_dies_is_noticed
 
 async def test_lanes_and_sockets_beside_a_cancel_do_not_notice(server: Server, legible: Reference) -> None:
     expected = legible.answer("Mind your own business.", 150, ignore_eos=True).text
-    text, fields = PROMPTS["decoding"]
     async with connected(server) as client, connected(server) as elsewhere:
         neighbours = (client.lane("beside"), elsewhere)
         for neighbour in neighbours:
             await neighbour.create("Mind your own business.", max_output_tokens=150, ignore_eos=True)
         for number in range(5):
             async with connected(server) as leaving:
-                await leaving.create(text, **fields)
-                await client.create(text, **fields)
+                await leaving.create(STORY, **ENDLESS)
+                await client.create(STORY, **ENDLESS)
                 await leaving.until("response.output_text.delta")
                 await client.until("response.output_text.delta", number + 1)
                 await client.cancel()
@@ -225,14 +230,13 @@ async def test_cancelling_what_is_over_or_never_was_is_met_with_silence(client: 
 
 
 async def test_a_stopped_answer_can_be_continued_from(client: Client) -> None:
-    text, fields = PROMPTS["decoding"]
-    await client.create(text, **fields)
+    await client.create(STORY, **ENDLESS)
     await client.until("response.output_text.delta", 5)
     await client.cancel()
     stopped = await client.answer()
     following = await client.ask("Go on.", previous_response_id=stopped.id, max_output_tokens=2)
     # One token a byte: question, answer as far as it was heard, question, and what the template puts around them.
-    said = f"{text}{stopped.text}Go on."
+    said = f"{STORY}{stopped.text}Go on."
     assert following.usage["input_tokens"] > len(said.encode())
     assert (await client.ask(previous_response_id=following.id, input=None, max_output_tokens=1)).reason == "length"
 

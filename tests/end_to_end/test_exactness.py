@@ -17,7 +17,7 @@ from tests.end_to_end.server import Server
 PROMPTS = [prompt(7, number, length)[:length] for number, length in enumerate((1, 16, 17, 64, 130, 333, 512, 1200))]
 TOKENS = 24
 SHORT_PROMPTS = [prompt(8, number, length)[:length] for number, length in enumerate((1, 2, 16, 17, 40, 100))]
-LONG_ANSWER = 110
+LONG_ANSWER = 200
 
 
 def assert_exact(answer: Answer, expected: Expected) -> None:
@@ -57,8 +57,8 @@ async def test_prompts_sent_together_in_chunks_of_64_are_answered_the_same(serve
 async def test_chunks_of_16_and_being_preempted_change_no_token(
     own: Start, legible_folder: Path, legible: Reference
 ) -> None:
-    """The pool holds one request of the full context and little more."""
-    context = ("--max-context", "512", "--kv-memory", "280KiB")
+    """The pool holds one request of the full context and not a block more."""
+    context = ("--max-context", "512", "--kv-memory", "256KiB")
     tight = own("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "16", *context)
     answers = await together(tight, SHORT_PROMPTS, LONG_ANSWER, ignore_eos=True)
     for text, answer in zip(SHORT_PROMPTS, answers, strict=True):
@@ -69,7 +69,7 @@ async def test_chunks_of_16_and_being_preempted_change_no_token(
 
 
 async def test_chunks_of_512_change_no_token(own: Start, legible_folder: Path, legible: Reference) -> None:
-    wide = own("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "512")
+    wide = own("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "512", "--grace-s", "600")
     for text, answer in zip(PROMPTS, await together(wide, PROMPTS, TOKENS), strict=True):
         assert_exact(answer, legible.answer(text, TOKENS))
 

@@ -67,7 +67,7 @@ async def test_a_conversation_is_continued_by_id(connection: AsyncResponsesConne
         *(item.model_dump() for item in first.output),
         {"role": "user", "content": "Who am I?"},
     ]
-    await connection.response.create(model="legible", input=history, max_output_tokens=8, temperature=0)  # type: ignore[arg-type]
+    await connection.response.create(model="legible", input=history, max_output_tokens=8, temperature=0)
     third = (await heard(connection))[-1].response
     assert second.usage.input_tokens == third.usage.input_tokens > first.usage.input_tokens
     assert second.output_text == third.output_text
@@ -125,16 +125,15 @@ async def test_an_error_is_raised_to_the_lane_that_earned_it(connection: AsyncRe
 async def test_rotas_own_fields_go_through_send(connection: AsyncResponsesConnection) -> None:
     texts = []
     for _ in range(2):
-        await connection.send(
-            {  # type: ignore[typeddict-unknown-key,misc]
-                "type": "response.create",
-                "model": "legible",
-                "input": "Surprise me.",
-                "temperature": 1.2,
-                "max_output_tokens": 20,
-                "seed": 7,
-            }
-        )
+        create: Any = {
+            "type": "response.create",
+            "model": "legible",
+            "input": "Surprise me.",
+            "temperature": 1.2,
+            "max_output_tokens": 20,
+            "seed": 7,
+        }
+        await connection.send(create)
         texts.append((await heard(connection))[-1].response.output_text)
     assert texts[0] == texts[1]
 

@@ -26,7 +26,7 @@ async def test_metrics_count_what_was_served(server: Server, client: Client) -> 
     before = await server.empty()
     answer = await client.ask("Count me.", max_output_tokens=30, ignore_eos=True)
     await server.finished(answer.id)
-    after = await server.empty()
+    after = await server.shows(lambda seen: seen.value("rota_connections") == 1)
 
     def more(name: str, **labels: str) -> float:
         return after.value(name, **labels) - before.value(name, **labels)
@@ -37,7 +37,6 @@ async def test_metrics_count_what_was_served(server: Server, client: Client) -> 
     assert more("rota_ttft_seconds_count") == 1
     assert more("rota_inter_token_gap_seconds_count") == 29
     assert more("rota_step_seconds_count") >= 30
-    assert after.value("rota_connections") == 1
 
 
 async def test_one_line_is_logged_for_each_request_however_it_ended(server: Server, client: Client) -> None:
@@ -45,7 +44,7 @@ async def test_one_line_is_logged_for_each_request_however_it_ended(server: Serv
     length = await client.lane("length").ask("Hello.", max_output_tokens=20, ignore_eos=True)
     stopped = await client.ask("Hello.", max_output_tokens=20, ignore_eos=True, stop=[length.text[5:7]])
     prefilled = await client.ask("Hello.", generate=False)
-    late = await client.ask("Hello.", deadline_ms=150, **endless)
+    late = await client.ask("Hello.", deadline_ms=400, **endless)
     await client.create("Hello.", **endless)
     await client.until("response.output_text.delta", 2)
     await client.cancel()

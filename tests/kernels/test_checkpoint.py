@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernels import ModelError, checkpoint, default_model
-from kernels.checkpoint import MARKER, cache_folder, resolve
+from kernels.checkpoint import DEFAULT_SAMPLING, MARKER, cache_folder, resolve, say_sampling
 from kernels.default_model import DEFAULT_MODEL, MEMBER
 
 
@@ -200,6 +200,51 @@ def test_what_the_hub_refuses_is_passed_on_as_a_sentence(monkeypatch: pytest.Mon
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(ModelError, match="some/model cannot be had from the Hugging Face hub: 401 Client Error"):
         resolve("some/model")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("RepositoryNotFoundError", "there is no such model, or it is private"),
+        ("GatedRepoError", "accepted its terms"),
+        ("LocalEntryNotFoundError", r"cannot be reached \(is there a network\?\)"),
+    ],
+)
+def test_what_the_hub_s_client_raises_becomes_a_plain_sentence(
+    monkeypatch: pytest.MonkeyPatch, kind: str, sentence: str
+) -> None:
+    import huggingface_hub
+
+    def refuse(name: str, **_: object) -> str:
+        error = getattr(huggingface_hub.errors, kind)
+        raise error.__new__(error, "Got: ConnectError: [Errno -2] Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(ModelError, match=f"some/model cannot be had from the Hugging Face hub: .*{sentence}") as caught:
+        resolve("some/model")
+    assert "Errno" not in str(caught.value)
+
+
+def test_the_default_model_is_sampled_as_its_card_has_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(file: Path, folder: Path) -> None:
+        said = {"_from_model_config": True, "eos_token_id": 2, "pad_token_id": 2}
+        (folder / "generation_config.json").write_text(json.dumps(said))
+
+    monkeypatch.setattr(checkpoint, "convert_gguf", convert)
+    monkeypatch.setattr(checkpoint, "fetch_default_model", lambda folder: folder / "file.gguf")
+    folder = resolve(DEFAULT_MODEL).folder
+    said = json.loads((folder / "generation_config.json").read_text())
+    assert said == {"eos_token_id": 2, "pad_token_id": 2, **DEFAULT_SAMPLING}
+    assert not (folder / "download").exists()
+
+
+def test_what_the_default_model_says_of_sampling_is_nothing_transformers_warns_of(tmp_path: Path) -> None:
+    from transformers import GenerationConfig
+
+    say_sampling(tmp_path, DEFAULT_SAMPLING)
+    config = GenerationConfig.from_pretrained(tmp_path)
+    config.validate(strict=True)
+    assert (config.do_sample, config.temperature, config.top_p) == (True, 0.2, 0.9)
 
 
 def test_a_hub_model_keeps_its_full_name(small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

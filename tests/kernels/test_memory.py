@@ -42,16 +42,17 @@ def test_what_was_asked_for_is_given() -> None:
 
 
 def test_asking_for_more_than_is_there_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"20\.00 GiB was asked for.*10\.00 GiB is free.*at most 9\.50 GiB"):
+    with pytest.raises(ModelError, match=r"20\.00 GiB was asked for.*10\.00 GiB is free.*to 9\.50 GiB at most"):
         plan(**FACTS | {"kv_memory": 20 * GIB})
 
 
 def test_not_one_full_context_request_is_refused_with_the_arithmetic() -> None:
-    with pytest.raises(ModelError, match=r"8192 tokens need 512 blocks of 16, 0\.50 GiB of KV, and 0\.25 GiB"):
+    arithmetic = r"8,192 tokens need 512 blocks of 16, 512 MiB, and the KV blocks have 256 MiB.*kv-memory to 512 MiB"
+    with pytest.raises(ModelError, match=arithmetic):
         plan(**FACTS | {"available_bytes": GIB})
-    with pytest.raises(ModelError, match=r"and 0\.0 MiB is there"):
+    with pytest.raises(ModelError, match=r"the KV blocks have 0 MiB"):
         plan(**FACTS | {"available_bytes": GIB // 4})
-    with pytest.raises(ModelError, match="Not one full-context request fits"):
+    with pytest.raises(ModelError, match="Not one request of the full context fits"):
         plan(**FACTS | {"kv_memory": 2**20})
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -70,8 +72,10 @@ def test_a_greedy_row_among_sampled_ones_stays_greedy() -> None:
     assert found[1].token == 7
 
 
-@pytest.mark.parametrize("wish", [Sampling(temperature=1e-30), Sampling(temperature=1e-30, top_p=0.9, min_p=0.1)])
-def test_a_tiny_temperature_is_as_good_as_greedy(wish: Sampling) -> None:
+@pytest.mark.parametrize("temperature", [5e-324, 1e-46, 1e-45, 1e-38, 1e-30, 9e-6, 1.1e-5])
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9, "min_p": 0.1}, {"top_k": 5}, {"top_p": 5e-324}])
+def test_a_tiny_temperature_is_as_good_as_greedy(temperature: float, filters: dict[str, Any]) -> None:
+    wish = Sampling(temperature=temperature, seed=-(2**63), logprobs=1, **filters)
     rows = torch.randn(4, 300, generator=torch.Generator().manual_seed(2)) * 20
     assert [it.token for it in sample(rows, [wish] * 4, range(4))] == rows.argmax(-1).tolist()
 

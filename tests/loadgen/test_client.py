@@ -245,7 +245,10 @@ async def test_a_declined_upgrade_without_a_code_has_its_status(body: str) -> No
 
 
 async def test_a_port_nobody_listens_on_is_named_with_advice(free_port: int) -> None:
-    with pytest.raises(NotOpened, match=rf"^Nothing answers at ws://127.0.0.1:{free_port}: is `rota serve` running\?$"):
+    with pytest.raises(
+        NotOpened,
+        match=rf"^Nothing answers at ws://127.0.0.1:{free_port}: is `rota serve` running there\? .*HOST:PORT\.$",
+    ):
         await Socket.open(f"ws://127.0.0.1:{free_port}/v1/responses", None)
 
 

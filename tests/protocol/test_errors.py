@@ -23,6 +23,7 @@ EVERY = [
     errors.rate_limit_exceeded("The queue is full", 1500),
     errors.server_overloaded("All 64 places in the queue are taken", 1500),
     errors.shutting_down(),
+    errors.stopped_in_the_middle(),
     errors.unsupported_input("a number is not a message", "input[0]"),
     errors.unsupported_parameter("tools"),
     errors.unknown_parameter("tool"),
@@ -66,6 +67,37 @@ def test_a_context_too_small_is_said_with_its_numbers() -> None:
     assert errors.context_length_exceeded(9120, None, 8192).message == (
         "The prompt is 9,120 tokens; this model's context is 8,192. Shorten the input."
     )
+    assert errors.context_length_exceeded(9120, None, 8192, at_least=True).message == (
+        "The prompt is at least 9,120 tokens; this model's context is 8,192. Shorten the input."
+    )
+    assert errors.context_length_exceeded(9120, 256, 8192).param == "input"
+    assert errors.context_length_exceeded(8000, 256, 8192).param == "max_output_tokens"
+
+
+def test_a_misspelt_name_is_told_the_one_that_was_meant() -> None:
+    assert errors.unknown_parameter("modle", ["input", "model"]).message == (
+        "rota has no parameter 'modle'. Did you mean 'model'?"
+    )
+    assert errors.unknown_parameter("x", ["input", "model"]).message == (
+        "rota has no parameter 'x'. Check its spelling, or leave it out."
+    )
+
+
+@pytest.mark.parametrize(
+    ("input_tokens", "max_output_tokens", "param"),
+    [(8191, 2, "max_output_tokens"), (8192, 1, "input"), (9120, 256, "input"), (8192, None, "input")],
+)
+def test_a_context_too_small_is_blamed_on_what_would_have_to_change(
+    input_tokens: int, max_output_tokens: int | None, param: str
+) -> None:
+    assert errors.context_length_exceeded(input_tokens, max_output_tokens, 8192).param == param
+
+
+def test_a_server_that_stops_says_whether_the_request_was_begun() -> None:
+    begun, not_begun = errors.stopped_in_the_middle(), errors.shutting_down()
+    assert begun.code == not_begun.code == "shutting_down"
+    assert begun.message == "The server stopped before this answer was finished. Send the request again."
+    assert "takes no new requests" in not_begun.message
 
 
 def test_a_missing_model_is_told_what_is_served() -> None:

@@ -191,6 +191,12 @@ def test_a_response_cancelled_in_the_queue_never_runs() -> None:
     assert events.finished
 
 
+def test_a_place_without_an_estimate_names_none() -> None:
+    events = events_of(ResponseCreate())
+    bodies = checked(events.created(queued=True) + events.queued(3, None))
+    assert bodies[-1]["response"]["rota"] == {"position": 3}
+
+
 def test_text_that_overtakes_the_start_is_preceded_by_it() -> None:
     events = events_of(ResponseCreate())
     bodies = checked(events.created(queued=False) + events.text("a"))

@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.errors import Refusal
-from protocol.frames import read_frame
+from protocol.frames import MOST_FIELDS, MOST_VALUES, read_frame
 
 
 def refusal(frame: bytes | str) -> Refusal:
@@ -55,4 +55,33 @@ def test_what_is_not_json_is_explained(frame: bytes | str, detail: str, lane: st
 def test_what_is_json_but_no_object_is_named(frame: str, kind: str) -> None:
     error = refusal(frame).error
     assert error.code == "invalid_request_error"
-    assert f"The frame is {kind}, not an object." in error.message
+    assert f"must hold one JSON object, {{...}}; this one holds {kind}." in error.message
+
+
+@pytest.mark.parametrize("value", ["1", "[]", "{}", '""', '"a,b"', "[[1]]", '{"a":1}', "NaN"])
+def test_more_values_than_a_frame_may_hold_are_refused_before_they_are_read(value: str) -> None:
+    found = refusal('{"stream_id":"a","x":[' + ",".join([value] * (MOST_VALUES + 1)) + "]}")
+    assert found.error.code == "invalid_request_error"
+    assert f"more than {MOST_VALUES:,} values" in found.error.message
+    assert found.stream_id == "a"
+    assert refusal('{"x":[' + f"{value}," * MOST_VALUES).stream_id is None
+
+
+@pytest.mark.parametrize("text", [",", "[", "{", '\\"', "\\\\,", "\\n[", '{\\"a\\":1},'])
+def test_what_is_inside_a_text_is_no_value(text: str) -> None:
+    body, lane = read_frame('{"stream_id":"a","x":"' + text * (MOST_VALUES + 1) + '"}')
+    assert isinstance(body["x"], str)
+    assert lane == "a"
+
+
+def test_a_text_that_is_not_closed_is_walked_once() -> None:
+    assert refusal('{"x":"' + '\\",' * 500_000).error.code == "invalid_json"
+    assert refusal('{"x":"' + "," * 500_000 + "\\").error.code == "invalid_json"
+
+
+def test_a_frame_has_only_so_many_fields() -> None:
+    fields = ",".join(f'"{n}":null' for n in range(MOST_FIELDS))
+    assert len(read_frame(f"{{{fields}}}")[0]) == MOST_FIELDS
+    found = refusal(f'{{"stream_id":"a",{fields}}}')
+    assert f"{MOST_FIELDS + 1} fields; it may have {MOST_FIELDS}." in found.error.message
+    assert found.stream_id == "a"

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.errors import Refusal
 from protocol.events import ResponseEvents, Terminal
-from protocol.input_items import Message, read_input
+from protocol.input_items import MOST_ITEMS, Message, read_input
 from protocol.messages import TokenLogprob
 from protocol.responses import LOGPROBS, ResponseCreate
 
@@ -83,3 +83,17 @@ def test_anything_else_is_refused_by_its_path(given: object, path: str) -> None:
     error = caught.value.error
     assert (error.code, error.param) == ("unsupported_input", path)
     assert error.message.startswith(f"'{path}': ")
+
+
+def test_messages_and_parts_are_bounded_together() -> None:
+    half = MOST_ITEMS // 2
+    one = {"role": "user", "content": ""}
+    fits = [*[one] * (half - 1), {"role": "user", "content": [TEXT] * half}]
+    assert len(read_input(fits)) == half
+    assert len(read_input([one] * MOST_ITEMS)) == MOST_ITEMS
+    for given in ([*fits, one], [one] * (MOST_ITEMS + 1), [{"role": "user", "content": [TEXT] * MOST_ITEMS}]):
+        with pytest.raises(Refusal) as caught:
+            read_input(given)
+        error = caught.value.error
+        assert (error.code, error.param) == ("invalid_request_error", "input")
+        assert f"input holds 4,097 messages and parts; it may hold {MOST_ITEMS:,}." in error.message

@@ -40,7 +40,7 @@ def rejected(**fields: Any) -> Rejected:
     event = parse_client_event(json.dumps(body))
     assert isinstance(event, Rejected), event
     validate_event(error_event(event.error, event.stream_id))
-    assert event.error.message.endswith(".")
+    assert event.error.message.endswith((".", "?"))
     return event
 
 
@@ -264,6 +264,28 @@ def test_sentences_carry_the_numbers() -> None:
     assert rejected(truncation="x").error.message == "truncation must be one of auto, disabled."
     assert rejected(stop=["x"] * 17).error.message == "stop has 17 texts; it may have 16."
     assert "…" in rejected(max_output_tokens=10**300).error.message
+    assert rejected(metadata={str(n): "" for n in range(17)}).error.message == "metadata has 17 pairs; it may have 16."
+
+
+def test_an_unsupported_value_is_said() -> None:
+    def said(**fields: Any) -> str:
+        return rejected(**fields).error.message
+
+    assert said(stream=False) == "rota does not support 'stream' with the value false. Leave it out."
+    assert (
+        said(tool_choice="required") == "rota does not support 'tool_choice' with the value 'required'. Leave it out."
+    )
+    assert said(max_tool_calls=3) == "rota does not support 'max_tool_calls' with the value 3. Leave it out."
+    assert said(tools=[{}]) == "rota does not support 'tools' with the value given. Leave it out."
+    assert "the value 'low'" in said(text={"verbosity": "low"})
+    assert len(said(conversation="c" * 10_000)) < 200
+
+
+def test_a_misspelt_field_is_told_the_one_that_was_meant() -> None:
+    assert rejected(modle="m").error.message == "rota has no parameter 'modle'. Did you mean 'model'?"
+    assert rejected(temprature=1).error.message.endswith("Did you mean 'temperature'?")
+    assert rejected(targets={"ttft": 1}).error.message.endswith("Did you mean 'targets.ttft_ms'?")
+    assert rejected(colour="red").error.message.endswith("Check its spelling, or leave it out.")
 
 
 def test_a_long_name_is_not_repeated_in_full() -> None:
@@ -289,6 +311,28 @@ def test_the_other_events_are_checked_too(body: dict[str, Any], param: str) -> N
     event = parse_client_event(json.dumps(body))
     assert isinstance(event, Rejected)
     assert event.error.param == param
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ("x" * 65_534, True),
+        ("x" * 65_535, False),
+        ("\0" * 20_000, False),
+        ([1] * 4_095, True),
+        ([1] * 4_096, False),
+        ([[{}] * 2_047, {str(n): 0 for n in range(2_047)}][:2], False),
+        ([{"a": [[{}] * 100] * 41}], False),
+    ],
+)
+def test_a_steer_too_large_to_be_sent_back_is_refused(given: Any, fits: bool) -> None:
+    event = parse_client_event(json.dumps({"type": "response.steer", "previous_response_id": "r", "input": given}))
+    if fits:
+        assert isinstance(event, ResponseSteer)
+        assert len(steer_failed(event)) < 70_000
+    else:
+        assert isinstance(event, Rejected)
+        assert event.error.param == "input"
 
 
 def test_a_steer_too_deep_to_be_sent_back_is_refused() -> None:

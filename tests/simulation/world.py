@@ -74,7 +74,7 @@ class World:
         """Message number to fault. Half of the runs have none, so that they can be held to more."""
         kinds = ("crash", "hang", "slow", "raise", "raise in the worker", "socket", "full")
         count = self.chance.choice((0, 0, 0, 1, 1, 2, 3))
-        return {self.chance.randrange(30, 1500): self.chance.choice(kinds) for _ in range(count)}
+        return {self.chance.randrange(30, 2500): self.chance.choice(kinds) for _ in range(count)}
 
     def before(self, actor: Actor[Any], message: object) -> None:
         self.messages += 1
@@ -138,13 +138,13 @@ class World:
         self.worker = FakeWorker(
             Random(chance.random()),
             # From just enough for one request of the full context to plenty.
-            blocks=-(-MAX_CONTEXT // block_size) + chance.choice((0, 1, 3, 10, 60)),
+            blocks=-(-MAX_CONTEXT // block_size) + chance.choice((0, 1, 3, 6, 60)),
             block_size=block_size,
             max_context=MAX_CONTEXT,
         )
         self.engine = Engine(
             Config(
-                max_running=chance.choice((1, 3, 8)),
+                max_running=chance.choice((1, 4, 8, 8)),
                 max_waiting=chance.choice((2, 16)),
                 max_wait_s=chance.choice((0.5, 60.0)),
                 chunk_tokens=chance.choice((4, 16, 64)),
@@ -159,7 +159,7 @@ class World:
             new_id=self._new_id,
             chance=Random(chance.random()),
             patience=Patience(tick_s=0.25, sweep_s=0.5, audit_s=1.0, reader_stalled_s=20.0),
-            limits=ConnectionLimits(pause_chars=8, turn_chars=16, lanes=6, running=4),
+            limits=ConnectionLimits(pause_chars=8, turn_bytes=600, lanes=6, running=4),
         )
         ready: asyncio.Future[ModelReady] = self.loop.create_future()
         engine = asyncio.create_task(self.engine.run(ready.set_result), name="engine")
@@ -232,11 +232,11 @@ class Client:
         await asyncio.sleep(chance.uniform(0, 0.3))
         world.sockets.append(self.socket)
         serving = asyncio.create_task(world.engine.open_connection(self.socket, ""), name=f"socket {self.number}")
-        for _ in range(chance.choice((1, 4, 8, 12))):
+        for _ in range(chance.choice((1, 6, 12, 24))):
             if self.socket.closed is not None:
                 break
             self._act()
-            await asyncio.sleep(chance.choice((0, 0, 0.001, 0.02, 0.1)))
+            await asyncio.sleep(chance.choice((0, 0, 0, 0.001, 0.02, 0.1)))
         self.socket.read(True)
         if chance.random() < 0.75:
             self.polite = True
@@ -284,7 +284,7 @@ class Client:
         if lane is not None:
             create["stream_id"] = lane
         if chance.random() < 0.7:
-            create["max_output_tokens"] = chance.choice((1, 2, 5, 12, 30))
+            create["max_output_tokens"] = chance.choice((1, 2, 5, 30, 80))
         if chance.random() < 0.3:
             create["stop"] = [chance.choice(("ab", "✓", "字🙂", ".", "abc"))]
         if chance.random() < 0.1:

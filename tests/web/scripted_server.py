@@ -18,6 +18,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from protocol.errors import ErrorCode, WireError
+
 WEB = Path(__file__).parents[2] / "web"
 MODEL = "SmolLM2-135M-Instruct"
 PATIENCE_S = 10.0
@@ -87,15 +89,24 @@ class Answer:
 
     async def fail(self) -> None:
         message = f"The worker stopped after {len(self._text)} characters had been delivered. Send the request again."
-        await self._end("response.failed", "failed", "failed", error={"code": "server_error", "message": message})
+        await self._fail("worker_failed", message)
 
-    async def refuse(self, status: int, code: str, message: str, retry_after_ms: int | None = None) -> None:
-        error: Json = {"type": "invalid_request_error", "code": code, "message": message, "param": None}
+    async def shut_down(self) -> None:
+        message = "The server stopped before this answer was finished. Send the request again."
+        await self._fail("shutting_down", message)
+
+    async def refuse(self, code: ErrorCode, message: str, retry_after_ms: int | None = None) -> None:
+        wire = WireError(code, message)
+        error: Json = {"type": wire.type, "code": code, "message": message, "param": None}
         if retry_after_ms is not None:
             error |= {"headers": {"retry-after-ms": str(retry_after_ms)}, "retry_after_ms": retry_after_ms}
-        await self._send_event({"type": "error", "status": status, "error": error} | self._lane())
+        await self._send_event({"type": "error", "status": wire.status, "error": error} | self._lane())
 
-    async def _end(self, kind: str, status: str, reason: str, **more: Any) -> None:
+    async def _fail(self, error_code: ErrorCode, message: str) -> None:
+        error = {"code": "server_error", "message": message}
+        await self._end("response.failed", "failed", "failed", {"error_code": error_code}, error=error)
+
+    async def _end(self, kind: str, status: str, reason: str, rota_more: Json | None = None, **more: Any) -> None:
         item_status = "completed" if status == "completed" else "incomplete"
         if self._text:
             await self._send("response.output_text.done", **self._at(), text=self._text, logprobs=[])
@@ -110,9 +121,7 @@ class Answer:
             "preemptions": 0,
             "paused_ms": 0.0,
             "delivered_chars": len(self._text),
-        }
-        if reason == "failed":
-            rota["error_code"] = "worker_failed"
+        } | (rota_more or {})
         usage = {
             "input_tokens": 9,
             "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},

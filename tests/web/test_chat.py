@@ -2,8 +2,10 @@
 
 import re
 
-from playwright.async_api import Page, expect
+import pytest
+from playwright.async_api import Locator, Page, expect
 
+from protocol.errors import ErrorCode
 from tests.web.conftest import Chat
 from tests.web.scripted_server import MODEL, ScriptedServer
 
@@ -105,7 +107,7 @@ async def test_stop_sends_cancel_and_keeps_the_text(chat: Chat) -> None:
     await expect(chat.page.locator(".progress")).to_have_text("Stopping…")
     await answer.cancelled()
     await expect(chat.page.locator(".answer")).to_have_text("One, two")
-    await expect(chat.page.locator(".end")).to_have_text("Stopped by you.")
+    await expect(chat.page.locator(".end-text")).to_have_text("Stopped by you.")
 
 
 async def test_stop_before_the_answer_has_an_id_cancels_its_lane(chat: Chat) -> None:
@@ -116,7 +118,7 @@ async def test_stop_before_the_answer_has_an_id_cancels_its_lane(chat: Chat) -> 
     assert await chat.socket.receive() == {"type": "response.cancel", "stream_id": answer.create["stream_id"]}
     await answer.created("queued")
     await answer.cancelled()
-    await expect(chat.page.locator(".end")).to_have_text("Stopped by you.")
+    await expect(chat.page.locator(".end-text")).to_have_text("Stopped by you.")
 
 
 async def test_stop_pressed_twice_does_without_a_server_that_no_longer_answers(chat: Chat) -> None:
@@ -125,7 +127,7 @@ async def test_stop_pressed_twice_does_without_a_server_that_no_longer_answers(c
     await expect(chat.page.locator(".answer")).to_have_text("One")
     await chat.page.keyboard.press("Escape")
     await chat.page.keyboard.press("Escape")
-    await expect(chat.page.locator(".end")).to_have_text("Stopped by you.")
+    await expect(chat.page.locator(".end-text")).to_have_text("Stopped by you.")
     assert await chat.socket.close_code() == 1000
     await chat.server.socket()
     await expect(chat.page.locator("#state")).to_have_text("Your turn")
@@ -144,6 +146,27 @@ async def test_a_stopped_answer_can_be_continued_from(chat: Chat) -> None:
     second = await chat.socket.asked()
     assert second.create["previous_response_id"] == first.response_id
     assert second.create["input"] == "Go on."
+    await chat.page.keyboard.press("Escape")
+    await chat.socket.receive()
+    await second.cancelled()
+    await expect(chat.page.locator(".end-text").last).to_have_text("Stopped by you.")
+    # Nothing had been written yet that could be continued.
+    await expect(offered(chat.page)).to_have_count(0)
+
+
+async def test_a_stopped_answer_offers_to_continue(chat: Chat) -> None:
+    await chat.ask("Count.")
+    first = await chat.socket.asked()
+    await first.begin("One")
+    await expect(chat.page.locator(".answer")).to_have_text("One")
+    await chat.page.keyboard.press("Escape")
+    await chat.socket.receive()
+    await first.cancelled()
+    await chat.page.get_by_role("button", name="Continue").click()
+    second = await chat.socket.asked()
+    assert second.create["previous_response_id"] == first.response_id
+    assert second.create["input"] == "Continue from where you stopped."
+    await expect(offered(chat.page)).to_have_count(0)
 
 
 async def test_an_answer_cut_off_by_the_output_limit_says_so_and_can_be_continued(chat: Chat) -> None:
@@ -179,6 +202,22 @@ async def test_a_failure_keeps_the_text_says_how_much_and_can_be_tried_again(cha
     await expect(chat.page.locator(".answer")).to_have_text(["Hello.", "Good ✓", "Goodbye."])
 
 
+async def test_an_answer_the_server_stopped_in_the_middle_of_is_kept_marked_and_can_be_tried_again(chat: Chat) -> None:
+    await chat.ask("Say hello.")
+    cut = await chat.socket.asked()
+    await cut.begin("Hel")
+    await cut.shut_down()
+    await chat.socket.connection.close(1001)
+    await expect(chat.page.locator(".answer")).to_have_text("Hel")
+    await expect(chat.page.locator(".end-text")).to_have_text(
+        "Interrupted after 3 characters. The server stopped before this answer was finished. Send the request again."
+    )
+    await expect(chat.page.locator(".turn")).to_have_attribute("data-ending", "failed")
+    await expect(chat.page.locator("#notice")).to_contain_text("The server is shutting down.")
+    await chat.page.get_by_role("button", name="Try again").click()
+    assert (await (await chat.server.socket()).asked()).create["input"] == "Say hello."
+
+
 async def test_going_on_after_a_failure_sends_what_the_reader_saw_with_the_parent(chat: Chat) -> None:
     await chat.ask("Say hello.")
     parent = await chat.socket.asked()
@@ -206,7 +245,7 @@ async def test_a_refusal_says_why_and_counts_down_to_when_to_come_back(page: Pag
     chat = Chat(page, server, socket)
     await chat.ask("Say hello.")
     refused = await socket.asked()
-    await refused.refuse(429, "server_overloaded", "The queue is full. Try again in 1.5 s.", 1500)
+    await refused.refuse("server_overloaded", "The queue is full. Try again in 1.5 s.", 1500)
     await expect(page.locator(".end-text")).to_have_text("The queue is full. Try again in 1.5 s.")
     again = page.get_by_role("button", name="Try again")
     await expect(again).to_have_text(re.compile(r"Try again in [12] s"))
@@ -220,12 +259,75 @@ async def test_a_refusal_says_why_and_counts_down_to_when_to_come_back(page: Pag
 async def test_a_refused_message_can_be_edited(chat: Chat) -> None:
     await chat.ask("far too long")
     refused = await chat.socket.asked()
-    await refused.refuse(400, "context_length_exceeded", "The prompt is 9,120 tokens; the context is 8,192.")
+    await refused.refuse("context_length_exceeded", "The prompt is 9,120 tokens; the context is 8,192.")
     await chat.page.get_by_role("button", name="Edit message").click()
     await expect(chat.page.get_by_label("Your message")).to_have_value("far too long")
     assert await focused(chat.page) == "message"
     await chat.ask("shorter")
     assert (await chat.socket.asked()).create["input"] == "shorter"
+
+
+async def test_editing_a_refused_message_keeps_what_was_written_meanwhile(chat: Chat) -> None:
+    await chat.ask("far too long")
+    refused = await chat.socket.asked()
+    await chat.page.get_by_label("Your message").fill("and another thing")
+    await refused.refuse("context_length_exceeded", "The prompt is 9,120 tokens; the context is 8,192.")
+    await chat.page.get_by_role("button", name="Edit message").click()
+    await expect(chat.page.get_by_label("Your message")).to_have_value("far too long\n\nand another thing")
+
+
+def offered(page: Page) -> Locator:
+    return page.locator(".end-actions button")
+
+
+@pytest.mark.parametrize(
+    ("code", "buttons"),
+    [
+        ("invalid_request_error", ["Edit message"]),
+        ("unsupported_input", ["Edit message"]),
+        ("model_not_found", ["Edit message"]),
+        ("rate_limit_exceeded", ["Try again", "Edit message"]),
+        ("shutting_down", ["Try again", "Edit message"]),
+        ("internal_error", ["Try again", "Edit message"]),
+    ],
+)
+async def test_a_refused_message_can_be_sent_again_only_if_that_may_help(
+    chat: Chat, code: ErrorCode, buttons: list[str]
+) -> None:
+    await chat.ask("Say hello.")
+    await (await chat.socket.asked()).refuse(code, "Not like this.")
+    await expect(chat.page.locator(".end-text")).to_have_text("Not like this.")
+    await expect(offered(chat.page)).to_have_text(buttons)
+
+
+async def test_a_message_that_is_too_long_for_the_socket_is_not_offered_again_as_it_is(chat: Chat) -> None:
+    await chat.ask("far too long")
+    await chat.socket.asked()
+    await chat.socket.connection.close(1009)
+    await expect(chat.page.locator(".end-text")).to_have_text("The message is larger than this server accepts.")
+    await expect(offered(chat.page)).to_have_text(["Edit message"])
+
+
+async def test_a_message_with_no_room_behind_the_conversation_can_be_taken_to_a_new_one(chat: Chat) -> None:
+    await chat.ask("Say hello.")
+    first = await chat.socket.asked()
+    await first.begin("Hello.")
+    await first.complete()
+    await expect(chat.page.locator(".facts")).to_be_visible()
+    await chat.ask("And now the whole of it.")
+    refused = await chat.socket.asked()
+    await refused.refuse("context_length_exceeded", "The prompt is 9,120 tokens; the context is 8,192.")
+    await expect(offered(chat.page)).to_have_text(["Edit message", "New conversation"])
+    await offered(chat.page).last.click()
+    await expect(chat.page.locator(".turn")).to_have_count(0)
+    await expect(chat.page.get_by_label("Your message")).to_have_value("And now the whole of it.")
+    await chat.page.keyboard.press("Enter")
+    anew = await chat.socket.asked()
+    assert "previous_response_id" not in anew.create
+    assert anew.create["input"] == "And now the whole of it."
+    await anew.refuse("context_length_exceeded", "The prompt is 9,000 tokens; the context is 8,192.")
+    # With nothing in front of it a new conversation would be no better.
+    await expect(offered(chat.page)).to_have_text(["Edit message"])
 
 
 async def test_an_error_about_the_socket_ends_no_answer(chat: Chat) -> None:
@@ -268,7 +370,7 @@ async def test_a_forgotten_conversation_is_sent_again_in_full_and_the_reader_is_
     await expect(chat.page.locator(".facts")).to_be_visible()
     await chat.ask("And goodbye?")
     second = await chat.socket.asked()
-    await second.refuse(404, "previous_response_not_found", "That response is not kept here.")
+    await second.refuse("previous_response_not_found", "That response is not kept here.")
     whole = await chat.socket.asked()
     assert "previous_response_id" not in whole.create
     assert whole.create["input"] == [
@@ -325,11 +427,11 @@ async def test_a_lost_server_is_tried_again_by_itself_later_and_later(page: Page
     notice = page.locator("#notice")
     await expect(page.locator("#state")).to_have_text("Offline")
     await expect(notice).to_contain_text("The server is starting. Trying again in 1 s.")
-    for _ in range(5):
+    for _ in range(7):
         async with page.expect_response("**/v1/models"):
-            await page.clock.fast_forward(30_000)
+            await page.clock.fast_forward(10_000)
         await expect(page.locator("#state")).to_have_text("Offline")
-    await expect(notice).to_contain_text(re.compile(r"Trying again in (8|9|1[0-6]) s"))
+    await expect(notice).to_contain_text(re.compile(r"Trying again in ([5-9]|10) s"))
     server.up = True
     await page.get_by_role("button", name="Try now").click()
     await server.socket()
@@ -347,6 +449,32 @@ async def test_a_message_written_while_offline_is_sent_once_there_is_a_socket(
     await page.get_by_label("Your message").fill("Are you there?")
     await page.keyboard.press("Enter")
     assert (await (await server.socket()).asked()).create["input"] == "Are you there?"
+
+
+async def test_a_message_written_while_offline_is_a_reason_to_try_at_once_and_soon_again(
+    page: Page, server: ScriptedServer
+) -> None:
+    await page.clock.install()
+    server.up = False
+    await page.goto(server.origin)
+    notice = page.locator("#notice")
+    for _ in range(7):
+        await expect(page.locator("#state")).to_have_text("Offline")
+        async with page.expect_response("**/v1/models"):
+            await page.clock.fast_forward(10_000)
+    await expect(notice).to_contain_text(re.compile(r"Trying again in ([5-9]|10) s"))
+    await page.get_by_label("Your message").fill("Are you there?")
+    async with page.expect_response("**/v1/models"):
+        await page.keyboard.press("Enter")
+    await expect(notice).to_contain_text("Trying again in 1 s.")
+    await expect(page.locator(".progress")).to_have_text("Waiting for the connection…")
+    await page.get_by_label("Your message").fill("Anyone?")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#kept")).to_contain_text("your last message waits for the connection")
+    server.up = True
+    await page.keyboard.press("Enter")
+    assert (await (await server.socket()).asked()).create["input"] == "Are you there?"
+    await expect(page.get_by_label("Your message")).to_have_value("Anyone?")
 
 
 async def test_an_idle_socket_closed_in_order_is_opened_again_when_it_is_needed(chat: Chat) -> None:
@@ -413,6 +541,8 @@ async def test_everything_can_be_done_from_the_keyboard(chat: Chat) -> None:
     await second.cut_off()
     await expect(page.get_by_role("button", name="Continue")).to_be_visible()
     await press("Shift+Tab")
+    assert await focused(page) == "Copy answer"
+    await press("Shift+Tab")
     assert await focused(page) == "Continue"
     await press("Enter")
     assert (await chat.socket.asked()).create["previous_response_id"] == second.response_id
@@ -423,13 +553,82 @@ async def test_enter_while_the_model_answers_keeps_the_message_in_the_box(chat: 
     await chat.ask("Count.")
     answer = await chat.socket.asked()
     await answer.begin("One")
+    hint, kept = chat.page.locator("#hint"), chat.page.locator("#kept")
+    await expect(hint.locator("span:visible").first).to_have_text("Esc stops · Enter sends once the answer has ended")
     await chat.ask("and then")
     await expect(chat.page.get_by_label("Your message")).to_have_value("and then")
-    await expect(chat.page.get_by_role("status")).to_contain_text("still answering")
+    why = "Not sent yet: the model is still answering. It can be sent when the answer has ended; Esc stops it."
+    await expect(kept).to_have_text(why)
+    await answer.write(", two")
+    await expect(chat.page.locator(".answer")).to_have_text("One, two")
+    await expect(kept).to_have_text(why)
+    await expect(chat.page.get_by_role("status")).to_have_text(why)  # more text does not talk over it
     await answer.complete()
     await expect(chat.page.locator("#state")).to_have_text("Your turn")
+    await expect(kept).to_be_hidden()
+    await expect(hint.locator("span:visible").first).to_have_text("Enter sends · Shift+Enter new line")
+    await expect(chat.page.get_by_role("status")).to_contain_text("Your message can be sent now.")
     await chat.page.keyboard.press("Enter")
     assert (await chat.socket.asked()).create["input"] == "and then"
+
+
+async def test_each_enter_while_the_model_answers_is_heard_until_the_box_is_empty(chat: Chat) -> None:
+    await chat.ask("Count.")
+    await (await chat.socket.asked()).begin("One")
+    status = chat.page.get_by_role("status")
+    await expect(status).to_have_text("Writing…")
+    await chat.ask("and then")
+    first = await status.text_content()
+    await chat.page.keyboard.press("Enter")
+    assert await status.text_content() != first  # only a change is read aloud
+    await chat.page.get_by_label("Your message").fill("")
+    await expect(chat.page.locator("#kept")).to_be_hidden()
+
+
+async def test_on_a_phone_the_note_does_not_speak_of_keys_it_has_not_got(phone: Page, server: ScriptedServer) -> None:
+    await phone.goto(server.origin)
+    chat = Chat(phone, server, await server.socket())
+    await chat.ask("Count.")
+    await (await chat.socket.asked()).begin("One")
+    await chat.ask("and then")
+    await expect(phone.locator("#kept")).to_have_text(
+        "Not sent yet: the model is still answering. It can be sent when the answer has ended."
+    )
+    await expect(phone.locator("#kept")).to_be_in_viewport()
+    await expect_no_sideways_scroll(phone)
+
+
+WRITTEN = "First  line\n\n  second <line> ✓"
+
+
+@pytest.mark.parametrize("secure", [True, False], ids=["secure", "plain-http-from-elsewhere"])
+async def test_an_ended_answer_can_be_copied_from_the_keyboard(
+    page: Page, server: ScriptedServer, secure: bool
+) -> None:
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=server.origin)
+    await page.add_init_script("window.paste = navigator.clipboard.readText.bind(navigator.clipboard)")
+    if not secure:
+        await page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    await page.goto(server.origin)
+    chat = Chat(page, server, await server.socket())
+    copy = page.get_by_role("button", name="Copy answer")
+    await chat.ask("Say two lines.")
+    answer = await chat.socket.asked()
+    await answer.begin(WRITTEN)
+    await expect(page.locator(".answer")).to_contain_text("second")
+    await expect(copy).to_be_hidden()
+    await answer.complete()
+    await copy.focus()
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".copy")).to_contain_text("Copied")
+    await expect(page.get_by_role("status")).to_have_text("Copied.")
+    assert await page.evaluate("window.paste()") == WRITTEN
+    assert await page.evaluate("document.activeElement.className") == "copy"
+    await expect(copy).to_be_visible()
+    # The conversation going on takes nothing from it.
+    await chat.ask("And now?")
+    await chat.socket.asked()
+    await expect(copy).to_be_visible()
 
 
 async def test_a_listener_hears_what_is_going_on_and_the_answer_once_it_is_whole(chat: Chat) -> None:

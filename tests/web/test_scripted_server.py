@@ -9,7 +9,7 @@ from tests.web.scripted_server import Answer, Json
 EVENTS: TypeAdapter[ResponsesServerEvent] = TypeAdapter(ResponsesServerEvent)
 
 
-@pytest.mark.parametrize("end", ["complete", "cut_off", "cancelled", "fail"])
+@pytest.mark.parametrize("end", ["complete", "cut_off", "cancelled", "fail", "shut_down"])
 async def test_a_whole_answer_is_valid_on_the_wire(end: str) -> None:
     sent: list[Json] = []
 
@@ -37,6 +37,6 @@ async def test_a_refusal_is_valid_on_the_wire() -> None:
         sent.append(event)
 
     create = {"type": "response.create", "stream_id": "chat", "input": "Say hello."}
-    await Answer(send, create, "resp_1").refuse(429, "server_overloaded", "The queue is full.", 1500)
+    await Answer(send, create, "resp_1").refuse("server_overloaded", "The queue is full.", 1500)
     assert EVENTS.validate_python(sent[0]).type == "error"
     assert sent[0]["error"]["headers"] == {"retry-after-ms": "1500"}

@@ -89,14 +89,19 @@ class Requests(RuleBasedStateMachine):
     steps_ahead: ClassVar[int] = 1
 
     @initialize(
-        blocks=st.integers(2, 10), block_size=st.integers(1, 4), chunk=st.integers(1, 9), step_tokens=st.integers(1, 12)
+        blocks=st.integers(2, 10),
+        block_size=st.integers(1, 4),
+        chunk=st.integers(1, 9),
+        step_tokens=st.integers(1, 12),
+        step_rows=st.integers(1, 4),
     )
-    def engine(self, blocks: int, block_size: int, chunk: int, step_tokens: int) -> None:
+    def engine(self, blocks: int, block_size: int, chunk: int, step_tokens: int, step_rows: int) -> None:
         self.blocks = blocks
         self.max_context = blocks * block_size
         self.step_tokens = step_tokens
+        self.step_rows = step_rows
         self.chunk = chunk
-        self.schedule = Schedule(BlockPool(blocks, block_size), FixedChunk(chunk), step_tokens)
+        self.schedule = Schedule(BlockPool(blocks, block_size), FixedChunk(chunk), step_tokens, step_rows)
         self.device = Device(block_size)
         self.now = 0.0
         self.arrived = 0
@@ -135,6 +140,7 @@ class Requests(RuleBasedStateMachine):
         assert len(set(names)) == len(names)
         assert set(names) <= set(runnable), "paused, ended and planned ones are left alone"
         assert sum(len(tokens_in(chunk.tokens)) for chunk in chunks) <= self.step_tokens
+        assert len(chunks) <= self.step_rows
         line.sort(key=lambda one: one.order)
         came_in = [one.request in names for one in line]
         assert came_in == sorted(came_in, reverse=True), "somebody overtook the first who waits"
@@ -301,8 +307,10 @@ TestRequestsTwoStepsAhead = RequestsTwoStepsAhead.TestCase
 class Scene:
     """A schedule that is stepped to its end, one step at a time."""
 
-    def __init__(self, blocks: int, block_size: int = 4, chunk: int = 64, step_tokens: int = 64) -> None:
-        self.schedule = Schedule(BlockPool(blocks, block_size), FixedChunk(chunk), step_tokens)
+    def __init__(
+        self, blocks: int, block_size: int = 4, chunk: int = 64, step_tokens: int = 64, step_rows: int = 64
+    ) -> None:
+        self.schedule = Schedule(BlockPool(blocks, block_size), FixedChunk(chunk), step_tokens, step_rows)
         self.device = Device(block_size)
         self.outcomes: list[Outcome] = []
         self.computed = 0
@@ -441,6 +449,26 @@ def test_a_paused_one_that_was_preempted_stays_away_until_it_is_resumed() -> Non
     paused.set_paused(False, 0.0)
     assert scene.schedule.waits_for_memory
     assert scene.run() == ["b", "a"]
+
+
+def test_a_step_runs_as_many_rows_as_it_may_and_the_first_to_come_first() -> None:
+    scene = Scene(blocks=16, step_rows=2)
+    for name in "abcd":
+        scene.add(name, prompt=4, output=3)
+    assert scene.step() == ["a", "b"]
+    assert scene.step() == ["a", "b"]
+    assert scene.step() == ["a", "b"]
+    assert scene.step() == ["c", "d"]
+    assert scene.run() == ["a", "b", "c", "d"]
+
+
+def test_whoever_a_full_step_leaves_out_has_taken_no_memory() -> None:
+    scene = Scene(blocks=16, step_rows=1)
+    scene.add("a", prompt=4, output=2)
+    left_out = scene.add("b", prompt=4, output=2)
+    assert scene.plan() == ["a"]
+    assert left_out.waiting
+    assert scene.schedule.pool.used == 1
 
 
 def test_prefill_only_ends_without_a_token() -> None:

@@ -1,0 +1,94 @@
+"""What the writer knows of its reader: how much waits, and how much of that the reader has let happen."""
+
+import asyncio
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.writer import Writer
+
+
+class Gate:
+    """A socket that takes a frame for every `open`."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self._room = asyncio.Semaphore(0)
+
+    def open(self) -> None:
+        self._room.release()
+
+    async def recv(self) -> bytes | str:
+        raise NotImplementedError
+
+    async def send(self, frame: bytes) -> None:
+        await self._room.acquire()
+        self.frames.append(frame)
+
+    async def close(self, code: int, reason: str) -> None:
+        raise NotImplementedError
+
+
+def new_writer(gate: Gate) -> Writer:
+    return Writer(gate, clock=lambda: 0.0, stall_s=60.0, on_idle=lambda: None, on_stall=lambda: None)
+
+
+async def turn() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_put_in_one_go_is_no_sign_of_a_slow_reader() -> None:
+    gate = Gate()
+    writer = new_writer(gate)
+    writing = asyncio.create_task(writer.write())
+    writer.put([b"x" * 1000, b"y" * 1000])
+    writer.put([b"z" * 1000])
+    assert (writer.unsent_bytes, writer.behind_bytes) == (3000, 0)
+    await turn()
+    assert (writer.unsent_bytes, writer.behind_bytes) == (2000, 0)
+    writer.put([b"late"])
+    assert (writer.unsent_bytes, writer.behind_bytes) == (2004, 4)
+    for _ in range(4):
+        gate.open()
+    await turn()
+    assert writer.idle
+    assert (writer.unsent_bytes, writer.behind_bytes) == (0, 0)
+    writer.drop()
+    writing.cancel()
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.lists(st.integers(1, 9), max_size=3), st.just("turn"), st.just("take")), max_size=40))
+def test_the_reader_is_behind_by_what_came_while_something_waited(script: list[list[int] | str]) -> None:
+    async def play() -> None:
+        gate = Gate()
+        writer = new_writer(gate)
+        writing = asyncio.create_task(writer.write())
+        await turn()
+        unsent: deque[tuple[int, bool]] = deque()
+        put = 0
+        for step in script:
+            match step:
+                case "turn":
+                    await turn()
+                case "take":
+                    gate.open()
+                    await turn()
+                case list():
+                    sending = put > len(gate.frames) + len(unsent)
+                    writer.put([b"x" * size for size in step])
+                    unsent.extend((size, sending) for size in step)
+                    put += len(step)
+            while step in ("turn", "take") and unsent and put - len(unsent) <= len(gate.frames):
+                unsent.popleft()
+            assert writer.unsent_bytes == sum(size for size, _ in unsent)
+            assert writer.behind_bytes == sum(size for size, late in unsent if late)
+        writer.drop()
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+
+    asyncio.run(play())
