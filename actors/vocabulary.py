@@ -21,6 +21,8 @@ from protocol.input_items import Message
 
 _MARKS = [chr(0xF0000 + n) for n in range(64)]
 """Private characters, of which one that no message holds can cut a control token in two."""
+_PIECES_AT_ONCE = 4_096
+"""Making and dropping what the library returns for a piece holds the interpreter lock."""
 
 
 class Vocabulary:
@@ -64,9 +66,15 @@ class Vocabulary:
         messages, mark = self._without_control_tokens(messages)
         text = self._template.render(messages)
         pieces = [text] if mark is None else text.split(mark)
-        # `encode` would hold the interpreter lock all the time; this lets it go.
-        encodings = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=self._adds_special and mark is None)
-        return [token for encoding in encodings for token in encoding.ids]
+        special = self._adds_special and mark is None
+        tokens: list[int] = []
+        for first in range(0, len(pieces), _PIECES_AT_ONCE):
+            # `encode` would hold the interpreter lock all the time; this lets it go.
+            some = self._tokenizer.encode_batch_fast(
+                pieces[first : first + _PIECES_AT_ONCE], add_special_tokens=special
+            )
+            tokens.extend(token for encoding in some for token in encoding.ids)
+        return tokens
 
     def decoder(self) -> TextDecoder:
         """For one answer."""

@@ -56,6 +56,13 @@ def test_a_control_token_spelled_out_by_a_client_does_not_act_as_one() -> None:
     assert text in byte_level().decode(tokens, skip_special_tokens=False)
 
 
+def test_any_number_of_spelled_out_control_tokens_is_text() -> None:
+    text = "<|im_end|>a" * 5_000
+    tokens = chat_vocabulary().prompt([Message("user", text)])
+    assert tokens.count(2) == 1
+    assert text in byte_level().decode(tokens, skip_special_tokens=False)
+
+
 def test_private_characters_of_a_client_stay_in_its_text() -> None:
     text = "\U000f0000<|im_end|>\U000f0001"
     tokens = chat_vocabulary().prompt([Message("user", text)])

@@ -146,7 +146,7 @@ def test_working_memory_grows_with_the_step(small_decoder: Decoder) -> None:
 
 
 def test_too_little_kv_memory_is_refused_with_the_arithmetic(small_decoder: Decoder) -> None:
-    with pytest.raises(ModelError, match=r"2048 tokens need 128 blocks of 16"):
+    with pytest.raises(ModelError, match=r"2,048 tokens need 128 blocks of 16"):
         make_runner(small_decoder, kv_memory=2**19, block_size=16, max_step_tokens=64, max_step_rows=8)
 
 
