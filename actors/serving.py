@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import signal
 import socket
+from collections.abc import Callable
 
 import structlog
 import uvloop
@@ -30,8 +31,15 @@ log = structlog.get_logger()
 def serve(settings: Config) -> None:
     """Serve until told to stop. Raises ConfigError or EngineStopped with a sentence when that is not possible."""
     _refuse_foreign_kernels()
-    for_people = logs.configure(settings.log_format) == "console"
-    uvloop.run(_serve(settings, for_people))
+    log_format = logs.configure(settings.log_format)
+
+    def announce(address: str, ready: ModelReady) -> None:
+        if settings.log_format != "json":  # who asked for JSON wants nothing else
+            _print_ready(address, ready)
+        if log_format == "json":
+            _log_ready(address, ready)
+
+    uvloop.run(_serve(settings, announce))
 
 
 def _refuse_foreign_kernels() -> None:
@@ -46,7 +54,7 @@ def _refuse_foreign_kernels() -> None:
     )
 
 
-async def _serve(settings: Config, for_people: bool) -> None:
+async def _serve(settings: Config, announce: Callable[[str, ModelReady], None]) -> None:
     """Listen, load, serve, drain, leave."""
     offload = OffloadThread("vocabulary")
     engine = Engine(settings, new_child=WorkerProcess, load_vocabulary=Vocabulary.load, offload=offload)
@@ -75,7 +83,6 @@ async def _serve(settings: Config, for_people: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leave)
-    announce = _print_ready if for_people else _log_ready
     try:
         await engine.run(lambda ready: announce(_address(settings, server.port), ready))
         log.info("engine.stopped")

@@ -7,7 +7,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from tests.end_to_end.server import run_to_its_end, start, until
+from tests.end_to_end.server import run_to_its_end, serving, start, until
 
 
 def sentence(outcome: tuple[int, str, str]) -> str:
@@ -94,3 +94,9 @@ async def test_before_it_is_ready_it_is_alive_says_so_and_lets_nobody_in(tmp_pat
         if server.process.poll() is None:
             server.process.kill()
             server.process.wait()
+
+
+def test_the_memory_and_where_to_go_are_printed_for_people(tmp_path: Path, legible_folder: Path) -> None:
+    with serving(tmp_path, "--model", str(legible_folder), "--log-format", "auto") as server:
+        for words in ("weights", "KV cache", "working", f"http://127.0.0.1:{server.port}/", server.url):
+            assert words in server.output
