@@ -1,6 +1,6 @@
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -37,11 +37,43 @@ def test_what_a_layer_keeps_is_found_out(small_decoder: Decoder) -> None:
     assert (small_decoder.vocabulary, small_decoder.max_context, small_decoder.end_tokens) == (258, 2048, (257,))
 
 
-def test_a_shorter_context_may_be_asked_for_but_not_a_longer_one(small_folder: Path) -> None:
-    small = Checkpoint("small", small_folder)
-    assert load_decoder(small, CPU, torch.float32, 100).max_context == 100
-    with pytest.raises(ModelError, match="4096 tokens was asked for, and small was made for 2048"):
-        load_decoder(small, CPU, torch.float32, 4096)
+def test_a_shorter_context_may_be_asked_for(small_folder: Path) -> None:
+    decoder = load_decoder(Checkpoint("small", small_folder), CPU, torch.float32, 100)
+    assert decoder.max_context == 100
+    assert json.loads(decoder.rope)["rope_type"] == "default"
+
+
+def test_a_longer_context_than_the_models_own_stretches_its_rope_and_says_so(
+    small_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoder = load_decoder(Checkpoint("small", small_folder), CPU, torch.float32, 3072)
+    assert decoder.max_context == 3072
+    rope = json.loads(decoder.rope)
+    assert (rope["rope_type"], rope["factor"], rope["original_max_position_embeddings"]) == ("yarn", 1.5, 2048)
+    said = capsys.readouterr().err
+    assert "2,048" in said
+    assert "3,072" in said
+
+
+def test_only_plain_rope_can_be_stretched(tmp_path: Path) -> None:
+    llama3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 128}
+    llama3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    other = made_up(tmp_path, model_type="llama", rope_parameters=llama3, **TINY)
+    with pytest.raises(ModelError, match="512 tokens was asked for, and made-up was made for 256; only a model with"):
+        load_decoder(other, CPU, torch.float32, 512)
+
+
+def test_a_stretched_model_gives_the_tokens_of_generate_beyond_its_own_context(small_folder: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    decoder = load_decoder(Checkpoint("small", small_folder), CPU, torch.float32, 4096)
+    untyped: Any = AutoModelForCausalLM
+    plain = untyped.from_pretrained(small_folder, config=cast(Any, decoder.model).config, dtype=torch.float32).eval()
+    plain.set_attn_implementation("sdpa")
+    prompts = [[5, 6, 7], [token % 250 for token in range(2200)]]
+    runner = Runner(decoder, KVCache(decoder.layers, 300, 16, torch.float32, CPU))
+    found = Driver(runner).generate(prompts, 8, chunk=512, preempt=0.0)
+    assert [it.answer for it in found] == expected(plain, prompts, 8)
 
 
 @pytest.mark.parametrize("rope", ["dynamic", "longrope"])

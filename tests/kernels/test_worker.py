@@ -125,11 +125,11 @@ def test_it_refuses_in_a_sentence_and_ends(child: Child) -> None:
 
 
 def test_it_refuses_after_the_model_was_found(child: Child, small_folder: Path) -> None:
-    child.send(LoadModel(str(small_folder), device="cpu", max_context=10_000))
+    child.send(LoadModel(str(small_folder), device="cpu", kv_memory=1000))
     assert isinstance(child.receive(), ModelFound)
     refused = child.receive()
     assert isinstance(refused, ModelRefused)
-    assert "was made for 2048" in refused.message
+    assert "Not one request of the full context fits: 2,048 tokens" in refused.message
 
 
 def test_a_step_that_cannot_be_run_ends_it_with_a_traceback(child: Child, log: Path, small_folder: Path) -> None:
