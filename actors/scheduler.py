@@ -270,7 +270,7 @@ class Scheduler(Actor[SchedulerInbox]):
 
     def _open(self, ready: ModelReady) -> None:
         """A worker is there (again): its cache is empty, so whatever waits here starts from its tokens."""
-        self._schedule.replace_pool(BlockPool(ready.blocks, ready.block_size))
+        self._schedule.replace_pool(BlockPool(ready.blocks, ready.block_size), f"{ready.folder}\0{ready.rope}")
         self._ready = True
 
     def _lose_worker(self) -> None:

@@ -68,6 +68,7 @@ def load(files: Checkpoint, wish: LoadModel) -> Serving:
         kv_bytes=budget.kv_bytes,
         working_bytes=budget.working_bytes,
         first_step_s=first_step_s,
+        rope=decoder.rope,
     )
     return Serving(ready, run)
 

@@ -314,6 +314,8 @@ class ModelReady(Control, frozen=True):
     kv_bytes: int
     working_bytes: int
     first_step_s: float
+    rope: str = ""
+    """Its RoPE settings, spelled out: what was computed with others is not the same."""
 
     @property
     def key(self) -> object:

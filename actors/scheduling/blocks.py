@@ -1,10 +1,16 @@
-"""Who holds which KV block.
+"""Who holds which KV block, and which content a block can be found by.
 
-Knows block numbers, reference counts and block tables. Knows no tensors, no requests' text, no time.
+Knows block numbers, reference counts, block tables and names. Knows no tensors, no requests' text, no time.
+
+A full block is named by SHA-256 over its parent's name and its tokens; the first block's parent is the root that a
+sequence belongs to (model, RoPE settings, tenant). So equal prefixes have equal names, and nobody finds what another
+tenant has computed. (Content-addressed blocks are those of vLLM's automatic prefix caching, and in spirit of SGLang's
+RadixAttention, Zheng et al., 2023; the root keeps tenants apart.)
 """
 
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
+from hashlib import sha256
 
 
 class OutOfBlocks(Exception):
@@ -14,8 +20,8 @@ class OutOfBlocks(Exception):
 class BlockPool:
     """Fixed-size blocks with reference counts. `free + cached + used == total` at all times.
 
-    A block is used while its count is above 0. Freed blocks keep their content until they are handed out again,
-    the one freed longest ago first.
+    A block is used while its count is above 0. A block that nobody holds is cached while it has a name by which it can
+    be found again, and free otherwise; when the free ones run out, the one cached longest ago loses its name.
     """
 
     def __init__(self, total: int, block_size: int) -> None:
@@ -23,28 +29,41 @@ class BlockPool:
         self.block_size = block_size
         self._references = [0] * total
         self._free: deque[int] = deque(range(total))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._names: list[bytes | None] = [None] * total
+        self._found: dict[bytes, int] = {}
 
     @property
     def free(self) -> int:
+        """Blocks that hold nothing anybody could find."""
         return len(self._free)
 
     @property
     def cached(self) -> int:
-        """Blocks that nobody holds but whose content could be found again: none, as nothing is named yet."""
-        return 0
+        """Blocks that nobody holds, but whose content can be found by its name."""
+        return len(self._cached)
 
     @property
     def used(self) -> int:
         return self.total - self.free - self.cached
+
+    @property
+    def available(self) -> int:
+        """How many blocks `allocate` could give."""
+        return len(self._free) + len(self._cached)
 
     def blocks_for(self, tokens: int) -> int:
         """How many blocks `tokens` tokens fill, the last one perhaps in part."""
         return -(-tokens // self.block_size)
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks, each with one reference. Raises OutOfBlocks when fewer are free."""
-        if count > len(self._free):
-            raise OutOfBlocks(f"{count} blocks wanted, {len(self._free)} free")
+        """`count` blocks, each with one reference. Raises OutOfBlocks when fewer are available."""
+        if count > self.available:
+            raise OutOfBlocks(f"{count} blocks wanted, {self.available} available")
+        while len(self._free) < count:
+            block, _ = self._cached.popitem(last=False)
+            self._forget(block)
+            self._free.append(block)
         blocks = [self._free.popleft() for _ in range(count)]
         for block in blocks:
             assert self._references[block] == 0, f"block {block} was free and held"
@@ -52,19 +71,78 @@ class BlockPool:
         return blocks
 
     def release(self, blocks: "array[int]") -> None:
-        """Drop one reference on each; those that reach 0 are free."""
-        for block in blocks:
+        """Drop one reference on each; those that reach 0 are cached or free.
+
+        The last block of a table goes first: it is of use only to whoever shares all that stand before it.
+        """
+        for block in reversed(blocks):
             self._references[block] -= 1
             assert self._references[block] >= 0, f"block {block} was released more often than held"
             if self._references[block] == 0:
-                self._free.append(block)
+                if self._names[block] is None:
+                    self._free.append(block)
+                else:
+                    self._cached[block] = None
+
+    # --- content ---
+
+    def find(self, names: list[bytes]) -> list[int]:
+        """The blocks of the longest run of `names` from the first that are all here. Takes no reference."""
+        found = []
+        for name in names:
+            block = self._found.get(name)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def idle(self, blocks: list[int]) -> int:
+        """How many of `blocks` nobody holds: sharing them takes so many from what is available."""
+        return sum(1 for block in blocks if not self._references[block])
+
+    def share(self, blocks: list[int]) -> None:
+        """One more reference on each."""
+        for block in blocks:
+            self._references[block] += 1
+            self._cached.pop(block, None)
+
+    def publish(self, block: int, name: bytes) -> None:
+        """The block holds what `name` says, and can be found by it; unless another block is already."""
+        assert self._references[block] > 0, "a block is named by a step that holds it"
+        if self._names[block] is None and name not in self._found:
+            self._names[block] = name
+            self._found[name] = block
+
+    def _forget(self, block: int) -> None:
+        name = self._names[block]
+        assert name is not None, f"block {block} was cached without a name"
+        self._names[block] = None
+        del self._found[name]
+
+    def references(self, block: int) -> int:
+        return self._references[block]
 
     def audit(self) -> None:
-        """Raises AssertionError unless the free list and the counts tell the same story."""
+        """Raises AssertionError unless lists, counts and names tell the same story."""
         free = set(self._free)
         assert len(free) == len(self._free), "a block is free twice"
+        assert free.isdisjoint(self._cached), "a block is free and cached"
         for block, references in enumerate(self._references):
-            assert (references == 0) == (block in free), f"block {block} has {references} references"
+            idle = block in free or block in self._cached
+            assert (references == 0) == idle, f"block {block} has {references} references"
+            assert (block in free) <= (self._names[block] is None), f"block {block} is free and has a name"
+        named = {name: block for block, name in enumerate(self._names) if name is not None}
+        assert named == self._found, "names and blocks differ"
+
+
+def chain(parent: bytes, tokens: bytes) -> bytes:
+    """The name of a full block: `tokens` as little-endian int32, behind the block named `parent`."""
+    return sha256(parent + tokens).digest()
+
+
+def root(*parts: str) -> bytes:
+    """The name that stands before a first block: everything that makes equal tokens mean different keys and values."""
+    return sha256("\0".join(parts).encode()).digest()
 
 
 class BlockTable:
@@ -90,6 +168,12 @@ class BlockTable:
         missing = self.missing(tokens)
         if missing:
             self.blocks.extend(self._pool.allocate(missing))
+
+    def begin_with(self, blocks: list[int]) -> None:
+        """Share `blocks` as the first ones. Only an empty table begins."""
+        assert not self.blocks, "a table that has begun"
+        self._pool.share(blocks)
+        self.blocks.extend(blocks)
 
     def hold(self) -> None:
         assert self.holders > 0, "a table that nobody held has lost its blocks"

@@ -4,12 +4,12 @@ Plain synchronous code: time comes in as an argument, decisions come out as valu
 and a simulator run the same one. Knows sequences, blocks and a policy; knows no actors, no sockets, no text.
 """
 
-from array import array
 from bisect import insort
+from collections import Counter
 
 from msgspec import Struct
 
-from actors.scheduling.blocks import BlockPool, BlockTable
+from actors.scheduling.blocks import BlockPool, BlockTable, root
 from actors.scheduling.policy import Policy
 from actors.scheduling.sequence import Sequence
 from protocol.messages import Chunk, Enqueue, FinishReason, RequestId, SampledToken, Step, StepDone, TokenRow
@@ -37,11 +37,15 @@ class Schedule:
     so with a pool that holds one full-context request the oldest sequence always gets on, whatever the others do.
     """
 
-    def __init__(self, pool: BlockPool, policy: Policy, max_step_tokens: int, max_step_rows: int = 1 << 30) -> None:
+    def __init__(
+        self, pool: BlockPool, policy: Policy, max_step_tokens: int, max_step_rows: int = 1 << 30, model: str = ""
+    ) -> None:
         self.pool = pool
         self._policy = policy
         self._max_step_tokens = max_step_tokens
         self._max_step_rows = max_step_rows
+        self._model = model
+        """What makes equal tokens mean equal keys and values: the model and its RoPE settings."""
         self._sequences: dict[RequestId, Sequence] = {}
         self._running: list[Sequence] = []
         self._waiting: list[Sequence] = []
@@ -84,7 +88,7 @@ class Schedule:
         """Take an admitted request. It waits, without blocks, for its turn."""
         assert enqueue.request not in self._sequences, f"{enqueue.request} came twice"
         self._arrivals += 1
-        sequence = Sequence(enqueue, self._arrivals, self.pool, now)
+        sequence = Sequence(enqueue, self._arrivals, self.pool, root(self._model, enqueue.tenant), now)
         self._sequences[sequence.request] = sequence
         self._waiting.append(sequence)
         return sequence
@@ -105,6 +109,7 @@ class Schedule:
         """
         parts: list[tuple[Sequence, BlockTable, int, bool]] = []
         chunks: list[Chunk] = []
+        size = self.pool.block_size
         memory_short = False
         for wish in self._policy.wishes(self._runnable(), self._max_step_tokens):
             if len(parts) == self._max_step_rows:
@@ -112,17 +117,20 @@ class Schedule:
             sequence = wish.sequence
             if sequence.waiting:
                 # Nobody overtakes the first who waits for memory, or a long prompt would wait for ever.
-                if memory_short or not self._make_room_to_start(sequence):
+                cached = [] if memory_short else self._cached(sequence)
+                if memory_short or not self._make_room_to_start(sequence, cached):
                     memory_short = True
                     continue
                 self._waiting.remove(sequence)
                 insort(self._running, sequence, key=lambda one: one.order)
+                sequence.begin_with(cached, size)
                 sequence.table.grow(len(sequence.tokens))
             elif not self._make_room_to_grow(sequence, wish.tokens):
                 memory_short = True
                 continue
-            parts.append(self._hold(sequence, wish.tokens))
-            chunks.append(self._chunk(sequence, wish.tokens))
+            count = min(wish.tokens, sequence.remaining)
+            parts.append(self._hold(sequence, count))
+            chunks.append(self._chunk(sequence, count))
             sequence.start(now)
         if not parts:
             return None
@@ -134,14 +142,27 @@ class Schedule:
         """Running ones first, then those that wait; each by arrival. The paused and the ones in flight are left out."""
         return [one for one in (*self._running, *self._waiting) if not one.paused and not one.steps_in_flight]
 
-    def _make_room_to_start(self, sequence: Sequence) -> bool:
-        """Whether its whole history fits beside the next block of everyone who runs. Paused ones give way for it."""
+    def _cached(self, sequence: Sequence) -> list[int]:
+        """The blocks its history can begin with, all but the newest token's."""
+        full = (len(sequence.tokens) - 1) // self.pool.block_size
+        return self.pool.find(sequence.names(full, self.pool.block_size))
+
+    def _make_room_to_start(self, sequence: Sequence, cached: list[int]) -> bool:
+        """Whether its whole history fits beside the next block of everyone who runs; `cached` of it is here already.
+
+        Paused ones give way for it.
+        """
         running = sum(1 for one in self._running if not one.paused)
-        needed = self.pool.blocks_for(len(sequence.tokens)) + running
+        needed = self.pool.blocks_for(len(sequence.tokens)) - len(cached) + running
         paused = [one for one in self._running if one.paused and not one.steps_in_flight]
-        if self.pool.free + sum(len(one.table.blocks) for one in paused) < needed:
-            return False
-        while self.pool.free < needed:
+        room = self.pool.available - self.pool.idle(cached)
+        if room < needed:
+            # What others hold too, or `sequence` is about to, comes back with none of them.
+            held = Counter(block for one in paused for block in one.table.blocks)
+            theirs = {block for block, count in held.items() if self.pool.references(block) == count}
+            if room + len(theirs.difference(cached)) < needed:
+                return False
+        while self.pool.available - self.pool.idle(cached) < needed:
             self._preempt(paused.pop())
         return True
 
@@ -151,7 +172,7 @@ class Schedule:
         False when it has to sit this step out; when nobody came later, it is preempted itself.
         """
         target = sequence.computed + tokens
-        while sequence.table.missing(target) > self.pool.free:
+        while sequence.table.missing(target) > self.pool.available:
             victim = self._victim(sequence)
             if victim is None:
                 return False
@@ -223,6 +244,7 @@ class Schedule:
                 continue
             assert table is sequence.table, "a sequence in flight is not preempted"
             sequence.computed += count
+            sequence.publish(self.pool)
             reason = self._take(sequence, chosen, rows, now)
             if reason is not None:
                 ended.append(sequence)
@@ -242,13 +264,17 @@ class Schedule:
             return None
         return "stop" if chosen.token in sequence.end_tokens else "length"
 
-    def replace_pool(self, pool: BlockPool) -> None:
-        """A new worker with an empty cache. Only waiting sequences may be here: they hold nothing of the old one."""
+    def replace_pool(self, pool: BlockPool, model: str) -> None:
+        """A new worker with an empty cache, and the model it serves.
+
+        Only waiting sequences may be here: they hold nothing of the old one.
+        """
         assert not self._in_flight, "a new pool, and steps of the old one are still in flight"
         assert not self._running, "a running sequence outlived its pool"
         self.pool = pool
+        self._model = model
         for sequence in self._waiting:
-            sequence.table = BlockTable(pool)
+            sequence.move_to(pool, root(model, sequence.tenant))
 
     def forget_steps(self) -> tuple[Sequence, ...]:
         """The worker is gone, and with it every step in flight. Those that had ended before and are free only now."""
@@ -265,11 +291,10 @@ class Schedule:
     def audit(self) -> None:
         """Raises AssertionError when blocks or sequences do not add up."""
         self.pool.audit()
-        held: array[int] = array("i")
         tables = {id(one.table): one.table for one in self._sequences.values()}
         tables.update({id(table): table for step in self._in_flight.values() for _, table, _, _ in step.parts})
-        for table in tables.values():
-            held.extend(table.blocks)
+        held = Counter(block for table in tables.values() for block in table.blocks)
         assert len(held) == self.pool.used, f"{len(held)} blocks are in tables, {self.pool.used} are used"
+        assert all(self.pool.references(block) == count for block, count in held.items()), "a count is wrong"
         assert len(self._running) + len(self._waiting) == len(self._sequences)
         assert all(not one.table.blocks for one in self._waiting), "a waiting sequence holds blocks"

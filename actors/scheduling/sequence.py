@@ -6,7 +6,7 @@ Knows the words of a request's life and the figures told at its end. Knows no ot
 from array import array
 from enum import Enum
 
-from actors.scheduling.blocks import BlockPool, BlockTable
+from actors.scheduling.blocks import BlockPool, BlockTable, chain
 from protocol.messages import Enqueue, FinishReason, Stats
 
 
@@ -26,12 +26,14 @@ class Sequence:
     `tokens` is its whole history, prompt and answer so far; the first `computed` of them have their keys and values
     in `table`. A step runs the next few: one of them is a decode row, more are a prefill chunk, and whenever the
     newest token is among them the next one is chosen. A preempted sequence has `computed` 0 and an empty table, and
-    comes back by the same rule.
+    comes back by the same rule. Whenever it starts, it takes up the full blocks of its history that the cache holds,
+    all but the newest token's: that one has to be run, for the next to be chosen.
     """
 
-    def __init__(self, enqueue: Enqueue, order: int, pool: BlockPool, now: float) -> None:
+    def __init__(self, enqueue: Enqueue, order: int, pool: BlockPool, root: bytes, now: float) -> None:
         self.request = enqueue.request
         self.connection = enqueue.connection
+        self.tenant = enqueue.tenant
         self.sampling = enqueue.sampling
         self.max_output_tokens = enqueue.max_output_tokens
         self.end_tokens = frozenset(enqueue.end_tokens)
@@ -42,6 +44,12 @@ class Sequence:
         self.prompt_tokens = len(self.tokens)
         self.computed = 0
         self.table = BlockTable(pool)
+        self.cached_tokens = 0
+        """Of its prompt, found in the cache when it started for the first time."""
+        self._root = root
+        self._names: list[bytes] = []
+        self._published = 0
+        """How many blocks of `table` can be found by others, if theirs is the same beginning."""
         self.state = State.QUEUED
         self.reason: FinishReason | None = None
         self.steps_in_flight = 0
@@ -74,6 +82,38 @@ class Sequence:
     def started(self) -> bool:
         return self._started_at is not None
 
+    def names(self, blocks: int, block_size: int) -> list[bytes]:
+        """The names of its first `blocks` full blocks."""
+        for number in range(len(self._names), blocks):
+            parent = self._names[-1] if self._names else self._root
+            tokens = self.tokens[number * block_size : (number + 1) * block_size]
+            self._names.append(chain(parent, tokens.tobytes()))
+        return self._names[:blocks]
+
+    def move_to(self, pool: BlockPool, root: bytes) -> None:
+        """Wait for another pool. It holds nothing of the old one."""
+        assert not self.table.blocks, "a sequence that holds blocks stays where they are"
+        self.table = BlockTable(pool)
+        self._root = root
+        self._names = []
+
+    def begin_with(self, blocks: list[int], block_size: int) -> None:
+        """Take up what the cache already holds of its history."""
+        self.table.begin_with(blocks)
+        self.computed = len(blocks) * block_size
+        self._published = len(blocks)
+        if not self.started:
+            self.cached_tokens = self.computed
+
+    def publish(self, pool: BlockPool) -> None:
+        """A step has succeeded: let others find the blocks that are full now."""
+        full = self.computed // pool.block_size
+        if full > self._published:
+            names = self.names(full, pool.block_size)
+            for number in range(self._published, full):
+                pool.publish(self.table.blocks[number], names[number])
+            self._published = full
+
     def start(self, now: float) -> None:
         """A step includes it (again)."""
         if self._started_at is None:
@@ -101,6 +141,7 @@ class Sequence:
         self.table.drop()
         self.table = BlockTable(pool)
         self.computed = 0
+        self._published = 0
         self.state = State.PREEMPTED
         self._preemptions += 1
 
@@ -118,6 +159,7 @@ class Sequence:
             queued_s=started - self.accepted_at,
             prefill_s=None if first is None else first - started,
             first_token_at=first,
+            cached_tokens=self.cached_tokens,
             output_tokens=self.output_tokens,
             preemptions=self._preemptions,
             paused_s=self._paused_s + (now - self._paused_at if self.paused else 0.0),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from actors.actor import Fate, Mailbox
 from actors.directory import Directory
@@ -340,7 +341,7 @@ def test_the_patience_to_wait_does_not_concern_one_that_has_started(life: str) -
         desk.say(SetPaused("r", life != "between steps", 100.0))
         desk.finish(step)
     if life == "preempted":
-        desk.say(enqueue("other", 16, max_output_tokens=0))
+        desk.say(enqueue("other", range(50, 66), max_output_tokens=0))
         desk.finish(desk.step())
         assert "rota_preemptions_total 1.0" in desk.metrics.exposition().decode()
     told = len(desk.connection.heard)
@@ -643,7 +644,7 @@ def test_the_audit_reports_blocks_and_all_it_still_holds() -> None:
 
 def test_the_gauges_show_blocks_and_lives() -> None:
     desk = Desk(blocks=8, chunk=8)
-    desk.say(enqueue("a", 4, max_output_tokens=4), enqueue("b", 16, max_output_tokens=4))
+    desk.say(enqueue("a", 4, max_output_tokens=4), enqueue("b", range(50, 66), max_output_tokens=4))
     desk.finish(desk.step())
     text = desk.metrics.exposition().decode()
     assert 'rota_kv_blocks{state="used"} 6.0' in text
@@ -653,6 +654,65 @@ def test_the_gauges_show_blocks_and_lives() -> None:
     assert "rota_step_tokens_sum 13.0" in text, "4 alone, then 1 and a chunk of 8"
     assert "rota_step_seconds_count 1.0" in text
     assert "rota_output_tokens_total 1.0" in text
+
+
+def test_the_gauges_of_free_cached_and_used_blocks_add_up() -> None:
+    desk = Desk(blocks=8)
+
+    def shown() -> dict[str, float | None]:
+        value = desk.metrics.registry.get_sample_value
+        return {state: value("rota_kv_blocks", {"state": state}) for state in ("free", "cached", "used")}
+
+    assert shown() == {"free": 8, "cached": 0, "used": 0}
+    desk.say(enqueue("a", 9, max_output_tokens=1))
+    assert shown() == {"free": 5, "cached": 0, "used": 3}
+    desk.finish(desk.step())
+    assert shown() == {"free": 6, "cached": 2, "used": 0}
+    desk.say(enqueue("b", 9, max_output_tokens=1))
+    assert shown() == {"free": 5, "cached": 0, "used": 3}
+    desk.say(AuditRequest(105.0))
+    report = desk.reaper.of(AuditReport)[-1]
+    assert (report.free, report.cached, report.used, report.total) == (5, 0, 3, 8)
+    desk.finish(desk.step())
+    assert shown() == {"free": 6, "cached": 2, "used": 0}
+    desk.say(AuditRequest(105.0))
+    report = desk.reaper.of(AuditReport)[-1]
+    assert (report.free, report.cached, report.used, report.total) == (6, 2, 0, 8)
+    desk.say(WorkerLost("it ended", 106.0), model_ready(blocks=10))
+    assert shown() == {"free": 10, "cached": 0, "used": 0}
+
+
+def test_the_end_says_how_much_of_the_prompt_was_found() -> None:
+    desk = Desk()
+    desk.say(enqueue("a", 9, max_output_tokens=1))
+    desk.finish(desk.step())
+    desk.say(enqueue("b", 9, max_output_tokens=1))
+    step = desk.step()
+    assert [(chunk.start, tokens_in(chunk.tokens)) for chunk in step.chunks] == [(8, [18])]
+    desk.finish(step)
+    desk.say(structs.replace(enqueue("c", 9, max_output_tokens=1), tenant="other"))
+    desk.finish(desk.step())
+    assert [ended.stats.cached_tokens for ended in desk.connection.of(Ended)] == [0, 8, 0]
+
+
+@pytest.mark.parametrize("change", [{}, {"folder": "/elsewhere"}, {"rope": "yarn"}])
+def test_a_new_worker_finds_nothing_of_the_old_ones_cache(change: dict[str, str]) -> None:
+    desk = Desk()
+    desk.say(enqueue("a", 9, max_output_tokens=1))
+    desk.finish(desk.step())
+    desk.say(WorkerLost("it ended", 101.0), structs.replace(model_ready(), **change))
+    desk.say(enqueue("b", 9, max_output_tokens=1))
+    desk.finish(desk.step())
+    assert [ended.stats.cached_tokens for ended in desk.connection.of(Ended)] == [0, 0]
+
+
+def test_names_tell_models_and_their_rope_settings_apart() -> None:
+    readies = [model_ready(), structs.replace(model_ready(), folder="/x"), structs.replace(model_ready(), rope="yarn")]
+    desks = [Desk(ready=False) for _ in readies]
+    for desk, ready in zip(desks, readies, strict=True):
+        desk.say(ready, enqueue("r", 9))
+    sequences = [desk.actor._schedule.get("r") for desk in desks]
+    assert len({one.names(1, 4)[0] for one in sequences if one is not None}) == 3
 
 
 def test_queued_counts_who_waits_here_beside_who_waits_in_the_room() -> None:

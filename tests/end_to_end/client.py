@@ -213,10 +213,17 @@ class Client(Lane):
 
 
 @asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[Client]:
+async def connected(server: Server, key: str = "any") -> AsyncIterator[Client]:
     """A socket to it, closed at the end. An event that was not valid fails the test here at the latest."""
     connection = await connect(
-        server.url, compression=None, proxy=None, max_size=None, max_queue=None, open_timeout=30, close_timeout=5
+        server.url,
+        additional_headers={"Authorization": f"Bearer {key}"},
+        compression=None,
+        proxy=None,
+        max_size=None,
+        max_queue=None,
+        open_timeout=30,
+        close_timeout=5,
     )
     client = Client(connection, server.model)
     try:

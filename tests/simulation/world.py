@@ -187,7 +187,7 @@ class World:
         assert isinstance(scheduler, Scheduler)
         assert isinstance(admission, Admission)
         pool = scheduler._schedule.pool
-        assert pool.free == pool.total, f"{pool.used} blocks are still used"
+        assert pool.used == 0, f"{pool.used} blocks are still used"
         assert not len(scheduler._schedule), "the scheduler still has sequences"
         assert not admission._room, "somebody still waits"
         assert not admission._passed_on, f"admission still waits for {admission._passed_on}"

@@ -13,7 +13,7 @@ POOL = BlockPool(0, 16)
 
 
 def waiting(order: int, prompt: int) -> Sequence:
-    return Sequence(enqueue(f"r{order}", prompt), order, POOL, now=0.0)
+    return Sequence(enqueue(f"r{order}", prompt), order, POOL, b"", now=0.0)
 
 
 def running(order: int, remaining: int, computed: int = 3) -> Sequence:

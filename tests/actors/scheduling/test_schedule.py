@@ -1,8 +1,9 @@
 """Whose turn it is, against a cache that remembers what was written where.
 
 The cache stands for the device: each step's chunks are written into it when the step is planned, as (history up to and
-with the token), which is what keys and values at a position depend on. A chunk whose table does not hold exactly its
-sequence's history before `start` would be answered wrongly.
+with the token, and whose it is), which is what keys and values at a position depend on. A chunk whose table does not
+hold exactly its sequence's history before `start` would be answered wrongly. Blocks are shared by those who only read
+them: one that is written belongs to one table, and no other step that reads or writes it is in flight.
 """
 
 from typing import ClassVar
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from actors.scheduling.blocks import BlockPool
 from actors.scheduling.policy import FixedChunk
@@ -27,20 +29,20 @@ class Cache:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._slots: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
 
     def _slot(self, table: list[int], position: int) -> tuple[int, int]:
         return table[position // self._block_size], position % self._block_size
 
-    def holds(self, table: list[int], history: list[int]) -> bool:
+    def holds(self, table: list[int], tenant: str, history: list[int]) -> bool:
         return all(
-            self._slots.get(self._slot(table, position)) == tuple(history[: position + 1])
+            self._slots.get(self._slot(table, position)) == (tenant, tuple(history[: position + 1]))
             for position in range(len(history))
         )
 
-    def write(self, table: list[int], start: int, history: list[int]) -> None:
+    def write(self, table: list[int], tenant: str, start: int, history: list[int]) -> None:
         for position in range(start, len(history)):
-            self._slots[self._slot(table, position)] = tuple(history[: position + 1])
+            self._slots[self._slot(table, position)] = tenant, tuple(history[: position + 1])
 
 
 class Device:
@@ -51,31 +53,38 @@ class Device:
         self.cache = Cache(block_size)
         self.in_flight: list[Step] = []
         self.histories: dict[str, list[int]] = {}
+        self.tenants: dict[str, str] = {}
+
+    def written(self, chunk: Chunk) -> list[int]:
+        """The blocks that it writes; those before them it only reads."""
+        return tokens_in(chunk.blocks)[chunk.start // self.block_size :]
 
     def begin(self, step: Step) -> None:
-        busy = {block for earlier in self.in_flight for chunk in earlier.chunks for block in tokens_in(chunk.blocks)}
-        touched: set[int] = set()
+        under_way = [chunk for earlier in self.in_flight for chunk in earlier.chunks]
         for chunk in step.chunks:
             history, tokens, table = self.histories[chunk.request], tokens_in(chunk.tokens), tokens_in(chunk.blocks)
             end = chunk.start + len(tokens)
             assert tokens, "an empty chunk"
             assert tokens == history[chunk.start : end]
-            assert len(table) == -(-end // self.block_size)
-            assert not touched.intersection(table), "two owners touch one block in one step"
-            assert not busy.intersection(table), "a block that a step in flight touches is used again"
-            assert self.cache.holds(table, history[: chunk.start]), "the table does not hold the history"
-            touched.update(table)
+            assert len(table) == len(set(table)) == -(-end // self.block_size)
+            for other in (*under_way, *step.chunks):
+                if other is not chunk:
+                    assert not set(self.written(chunk)) & set(tokens_in(other.blocks)), "written, and another's too"
+                    assert not set(self.written(other)) & set(table), "read before the step that writes it is done"
+            tenant = self.tenants.get(chunk.request, "")
+            assert self.cache.holds(table, tenant, history[: chunk.start]), "the table does not hold the history"
         for chunk in step.chunks:
             end = chunk.start + len(tokens_in(chunk.tokens))
-            self.cache.write(tokens_in(chunk.blocks), chunk.start, self.histories[chunk.request][:end])
+            history = self.histories[chunk.request][:end]
+            self.cache.write(tokens_in(chunk.blocks), self.tenants.get(chunk.request, ""), chunk.start, history)
         self.in_flight.append(step)
 
     def end(self) -> Step:
         """The oldest step: what it read and wrote must still be there."""
         step = self.in_flight.pop(0)
         for chunk in step.chunks:
-            end = chunk.start + len(tokens_in(chunk.tokens))
-            assert self.cache.holds(tokens_in(chunk.blocks), self.histories[chunk.request][:end])
+            history = self.histories[chunk.request][: chunk.start + len(tokens_in(chunk.tokens))]
+            assert self.cache.holds(tokens_in(chunk.blocks), self.tenants.get(chunk.request, ""), history)
         return step
 
     def lose(self) -> None:
@@ -111,20 +120,25 @@ class Requests(RuleBasedStateMachine):
         self.finished: dict[str, FinishReason] = {}
         self.released: set[str] = set()
         self.started: set[str] = set()
+        self.cached: dict[str, int] = {}
+        """How much of its prompt each found in the cache when it started."""
+        self.workers = 1
         self.stale: StepDone | None = None
 
     # --- rules ---
 
     @rule(data=st.data(), prompt=st.integers(1, 12), output=st.integers(0, 12))
     def arrive(self, data: st.DataObject, prompt: int, output: int) -> None:
-        prompt = min(prompt, self.max_context)
-        output = min(output, self.max_context - prompt)
-        tokens = data.draw(st.lists(st.integers(1, 5), min_size=prompt, max_size=prompt))
+        """Often with a beginning that another had: the same prompt, or the next turn."""
+        tokens = data.draw(st.sampled_from([[], *map(list, self.device.histories.values())]))
+        tokens += data.draw(st.lists(st.integers(1, 2), min_size=prompt, max_size=prompt))
+        tokens = tokens[: min(12, self.max_context)]
+        output = min(output, self.max_context - len(tokens))
         self.arrived += 1
         name = f"r{self.arrived}"
-        self.alive[name] = self.schedule.add(
-            enqueue(name, tokens, max_output_tokens=output, end_tokens=(END,)), self.now
-        )
+        self.device.tenants[name] = tenant = data.draw(st.sampled_from("ttu"))
+        request = enqueue(name, tokens, max_output_tokens=output, end_tokens=(END,))
+        self.alive[name] = self.schedule.add(structs.replace(request, tenant=tenant), self.now)
         self.device.histories[name] = tokens
 
     @precondition(lambda self: len(self.device.in_flight) < self.steps_ahead)
@@ -150,6 +164,11 @@ class Requests(RuleBasedStateMachine):
             return
         for chunk in chunks:
             self.check_choice(chunk)
+            for block in self.device.written(chunk):
+                assert self.schedule.pool.references(block) == 1, "a shared block is written"
+            if chunk.request not in self.started:
+                assert chunk.start % self.device.block_size == 0, "only full blocks are taken up"
+                self.cached[chunk.request] = chunk.start
         self.started.update(names)
         self.device.begin(step)
 
@@ -223,7 +242,8 @@ class Requests(RuleBasedStateMachine):
             if one.started:
                 self.end_one(one, "failed")
         self.blocks += blocks_more
-        self.schedule.replace_pool(BlockPool(self.blocks, self.device.block_size))
+        self.workers += 1
+        self.schedule.replace_pool(BlockPool(self.blocks, self.device.block_size), f"model {self.workers}")
         assert not self.touched
 
     @precondition(lambda self: self.stale is not None)
@@ -241,6 +261,7 @@ class Requests(RuleBasedStateMachine):
     def finish(self, one: Sequence, reason: FinishReason) -> None:
         assert one.request not in self.finished, "finished twice"
         self.finished[one.request] = reason
+        assert one.stats(self.now).cached_tokens == self.cached.get(one.request, 0)
         del self.alive[one.request]
         if self.in_flight(one.request):
             self.touched.add(one.request)
@@ -263,6 +284,14 @@ class Requests(RuleBasedStateMachine):
         assert self.schedule.steps_in_flight == len(self.device.in_flight)
         pool = self.schedule.pool
         assert pool.free + pool.cached + pool.used == pool.total == self.blocks
+        assert pool.available == pool.free + pool.cached
+        held: dict[str, set[int]] = {"t": set(), "u": set()}
+        for one in self.alive.values():
+            held[one.tenant].update(one.table.blocks)
+        for step in self.device.in_flight:
+            for chunk in step.chunks:
+                held[self.device.tenants[chunk.request]].update(tokens_in(chunk.blocks))
+        assert held["t"].isdisjoint(held["u"]), "tenants share a block"
         assert self.schedule.waits_for_memory == any(one.waiting and not one.paused for one in self.alive.values())
 
     def teardown(self) -> None:
@@ -314,10 +343,17 @@ class Scene:
         self.device = Device(block_size)
         self.outcomes: list[Outcome] = []
         self.computed = 0
+        self.last: Step | None = None
 
-    def add(self, name: str, prompt: int, output: int) -> Sequence:
-        self.device.histories[name] = list(range(10, 10 + prompt))
-        return self.schedule.add(enqueue(name, prompt, max_output_tokens=output), 0.0)
+    def add(self, name: str, prompt: int | list[int], output: int, tenant: str = "") -> Sequence:
+        """A prompt of so many tokens is like no other."""
+        if isinstance(prompt, int):
+            start = 1000 * (1 + len(self.device.histories))
+            prompt = list(range(start, start + prompt))
+        self.device.histories[name] = list(prompt)
+        self.device.tenants[name] = tenant
+        request = enqueue(name, prompt, max_output_tokens=output)
+        return self.schedule.add(structs.replace(request, tenant=tenant), 0.0)
 
     def plan(self) -> list[str]:
         """Names of those in the next step; it is left in flight."""
@@ -325,6 +361,7 @@ class Scene:
         if step is None:
             return []
         self.device.begin(step)
+        self.last = step
         self.computed += sum(len(tokens_in(chunk.tokens)) for chunk in step.chunks)
         return [chunk.request for chunk in step.chunks]
 
@@ -524,7 +561,260 @@ def test_a_new_pool_while_steps_or_running_ones_are_here_is_a_defect() -> None:
     scene.add("a", prompt=4, output=4)
     scene.plan()
     with pytest.raises(AssertionError, match="still in flight"):
-        scene.schedule.replace_pool(BlockPool(4, 4))
+        scene.schedule.replace_pool(BlockPool(4, 4), "")
     scene.complete()
     with pytest.raises(AssertionError, match="outlived its pool"):
-        scene.schedule.replace_pool(BlockPool(4, 4))
+        scene.schedule.replace_pool(BlockPool(4, 4), "")
+
+
+# --- what others have computed ---
+
+
+def warmed(prompt: list[int], blocks: int = 16, tenant: str = "") -> Scene:
+    """A scene in which somebody has had this prompt prefilled, and is gone."""
+    scene = Scene(blocks)
+    scene.add("first", prompt, output=0, tenant=tenant)
+    scene.run()
+    assert scene.schedule.pool.used == 0
+    return scene
+
+
+@pytest.mark.parametrize(("prompt", "cached"), [(1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (11, 8), (12, 8), (13, 12)])
+def test_an_equal_prompt_finds_every_full_block_but_the_newest_tokens(prompt: int, cached: int) -> None:
+    scene = warmed(list(range(prompt)))
+    second = scene.add("second", list(range(prompt)), output=3)
+    before = scene.computed
+    scene.run()
+    assert second.stats(0.0).cached_tokens == cached
+    assert scene.computed - before == prompt - cached + 3 - 1
+
+
+def test_equal_prompts_share_blocks_while_both_run() -> None:
+    scene = Scene(blocks=16)
+    prompt = list(range(9))
+    first = scene.add("first", prompt, output=9)
+    scene.step()
+    second = scene.add("second", prompt, output=9)
+    assert scene.step() == ["first", "second"]
+    assert first.table.blocks[:2] == second.table.blocks[:2]
+    assert set(first.table.blocks[2:]).isdisjoint(second.table.blocks[2:])
+    assert scene.schedule.pool.used == 4
+    assert scene.schedule.end(first, "cancelled")
+    assert (scene.schedule.pool.used, scene.schedule.pool.cached) == (3, 0)
+    scene.run()
+
+
+def test_a_second_turn_finds_the_first_and_its_answer() -> None:
+    scene = Scene(blocks=16)
+    scene.add("first", 6, output=7)
+    scene.run()
+    history = scene.device.histories["first"]
+    assert len(history) == 13
+    second = scene.add("second", [*history, 1, 2, 3], output=2)
+    scene.run()
+    assert second.stats(0.0).cached_tokens == 12, "all but the last answered token, which nobody ran"
+
+
+def test_a_prompt_finds_what_it_begins_with_and_no_more() -> None:
+    scene = warmed(list(range(16)))
+    other = scene.add("other", [*range(6), 99, *range(7, 16)], output=1)
+    scene.run()
+    assert other.stats(0.0).cached_tokens == 4
+    behind = scene.add("behind", list(range(4, 16)), output=1)
+    scene.run()
+    assert behind.stats(0.0).cached_tokens == 0, "equal blocks behind another beginning are not the same"
+
+
+@pytest.mark.parametrize("tenant", ["t", ""])
+def test_tenants_never_share(tenant: str) -> None:
+    scene = warmed(list(range(12)), tenant="other")
+    first = scene.add("a", list(range(12)), output=9, tenant="other")
+    second = scene.add("b", list(range(12)), output=9, tenant=tenant)
+    assert scene.step() == ["a", "b"]
+    assert set(first.table.blocks).isdisjoint(second.table.blocks)
+    assert (first.stats(0.0).cached_tokens, second.stats(0.0).cached_tokens) == (8, 0)
+    scene.run()
+    again = scene.add("c", list(range(12)), output=1, tenant=tenant)
+    scene.run()
+    assert again.stats(0.0).cached_tokens == 8, "its own it finds"
+
+
+def test_nothing_is_found_before_the_step_that_computes_it_has_succeeded() -> None:
+    scene = Scene(blocks=16)
+    prompt = list(range(12))
+    first = scene.add("a", prompt, output=9)
+    together = scene.add("b", prompt, output=9)
+    assert scene.plan() == ["a", "b"]
+    later = scene.add("c", prompt, output=9)
+    assert scene.plan() == ["c"]
+    scene.complete()
+    after = scene.add("d", prompt, output=9)
+    assert scene.plan() == ["a", "b", "d"]
+    scene.complete()
+    scene.complete()
+    assert [one.stats(0.0).cached_tokens for one in (first, together, later, after)] == [0, 0, 0, 8]
+    assert after.table.blocks[:2] == first.table.blocks[:2], "the first to publish a name keeps it"
+
+
+def test_a_prefill_in_chunks_is_found_as_far_as_it_has_come() -> None:
+    scene = Scene(blocks=16, chunk=6)
+    scene.add("a", list(range(20)), output=1)
+    scene.step()
+    found = scene.add("b", list(range(20)), output=1)
+    scene.schedule.sequences[0].set_paused(True, 0.0)
+    assert scene.step() == ["b"]
+    assert found.stats(0.0).cached_tokens == 4
+    scene.schedule.sequences[0].set_paused(False, 0.0)
+    scene.run()
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_the_step_of_a_lost_worker_publishes_nothing(late: bool) -> None:
+    scene = Scene(blocks=16)
+    prompt = list(range(12))
+    lost = scene.add("a", prompt, output=4)
+    scene.plan()
+    assert scene.last is not None
+    scene.device.lose()
+    assert scene.schedule.forget_steps() == ()
+    assert scene.schedule.end(lost, "failed")
+    scene.schedule.audit()
+    pool = scene.schedule.pool
+    assert (pool.cached, pool.used) == (0, 0)
+    if late:
+        done = StepDone(scene.last.step, (SampledToken(7),), 0.01)
+        assert scene.schedule.complete(done, 0.0) == Outcome((), (), ())
+        assert pool.cached == 0
+    again = scene.add("b", prompt, output=4)
+    assert scene.run() == ["b"]
+    assert again.stats(0.0).cached_tokens == 0
+
+
+def test_what_a_cancelled_one_computed_in_earlier_steps_is_found() -> None:
+    scene = Scene(blocks=16, chunk=8)
+    gone = scene.add("a", list(range(20)), output=4)
+    scene.step()
+    scene.plan()
+    assert not scene.schedule.end(gone, "cancelled")
+    scene.complete()
+    assert (scene.schedule.pool.cached, scene.schedule.pool.used) == (2, 0)
+    second = scene.add("b", list(range(20)), output=1)
+    scene.run()
+    assert second.stats(0.0).cached_tokens == 8
+
+
+def test_a_preempted_one_takes_up_again_what_is_still_cached() -> None:
+    scene = Scene(blocks=6)
+    one = scene.add("a", 9, output=8)
+    scene.step()
+    one.set_paused(True, 0.0)
+    scene.add("b", 15, output=1)
+    assert scene.step() == ["b"]
+    assert one.waiting
+    assert scene.schedule.pool.cached >= 1
+    one.set_paused(False, 0.0)
+    before = scene.computed
+    assert scene.step() == ["a"]
+    assert scene.computed - before == 10 - 8, "one block was taken, its own last one, which was not full"
+    scene.run()
+    assert (one.stats(0.0).preemptions, one.stats(0.0).cached_tokens) == (1, 0), "what it computed itself is no find"
+
+
+def test_a_prefill_without_an_answer_warms() -> None:
+    scene = warmed(list(range(9)))
+    assert scene.schedule.pool.cached == 2
+    assert scene.outcomes[-1].rows == ()
+    second = scene.add("second", [*range(9), 50, 51], output=1)
+    scene.run()
+    assert second.stats(0.0).cached_tokens == 8
+
+
+def test_a_prefill_of_what_is_cached_runs_the_newest_token_only_and_ends() -> None:
+    scene = warmed(list(range(9)))
+    before = scene.computed
+    scene.add("again", list(range(9)), output=0)
+    scene.run()
+    assert scene.computed - before == 1
+
+
+@pytest.mark.parametrize(("model", "cached"), [("", 8), ("another model", 0), ("\0rope", 0)])
+def test_what_another_model_or_rope_has_computed_is_not_found(model: str, cached: int) -> None:
+    scene = warmed(list(range(12)))
+    scene.add("waits", list(range(12)), output=1)
+    scene.schedule.replace_pool(scene.schedule.pool, model)
+    scene.add("comes", list(range(12)), output=1)
+    scene.run()
+    found = [one.stats(0.0).cached_tokens for outcome in scene.outcomes for one in outcome.ended]
+    assert found == [0, cached, cached]
+
+
+def test_cached_blocks_give_way_to_whoever_needs_them_and_count_as_room() -> None:
+    scene = warmed(list(range(16)), blocks=4)
+    assert (scene.schedule.pool.cached, scene.schedule.pool.free) == (4, 0)
+    scene.add("full", 16, output=0)
+    assert scene.step() == ["full"]
+    assert scene.schedule.preemptions == 0
+
+
+def test_what_is_found_is_not_counted_as_room_for_the_rest() -> None:
+    """Two of the three blocks are found and idle; the fourth block of its history does not fit beside a running one."""
+    scene = warmed(list(range(9)), blocks=4)
+    assert scene.schedule.pool.cached == 2
+    scene.add("other", 4, output=4)
+    scene.step()
+    assert (scene.schedule.pool.free, scene.schedule.pool.cached) == (1, 2)
+    scene.add("second", list(range(9)), output=1)
+    assert scene.step() == ["other"], "the one free block is the other's next"
+
+
+def test_paused_ones_are_not_preempted_for_blocks_that_others_hold_too() -> None:
+    scene = Scene(blocks=6)
+    scene.add("runs", list(range(9)), output=8)
+    scene.step()
+    paused = scene.add("paused", list(range(9)), output=8)
+    assert scene.step() == ["runs", "paused"]
+    assert (scene.schedule.pool.used, scene.schedule.pool.free) == (4, 2)
+    paused.set_paused(True, 0.0)
+    scene.add("long", 12, output=1)
+    assert scene.step() == ["runs"], "3 blocks and the running one's next: 2 are free, and the paused one frees 1"
+    assert paused.stats(0.0).preemptions == 0
+    assert scene.schedule.waits_for_memory
+
+
+def test_paused_ones_are_not_preempted_for_blocks_that_the_next_one_shares() -> None:
+    scene = Scene(blocks=6)
+    paused = scene.add("paused", list(range(9)), output=8)
+    other = scene.add("runs", 8, output=4)
+    scene.step()
+    paused.set_paused(True, 0.0)
+    assert (scene.schedule.pool.used, scene.schedule.pool.free) == (5, 1)
+    scene.add("next", [*range(9), *range(50, 57)], output=0)
+    assert scene.step() == ["runs"], "2 blocks and the running one's next: none is free, and the paused one frees 1"
+    assert paused.stats(0.0).preemptions == 0
+    assert scene.schedule.end(other, "cancelled")
+    assert scene.step() == ["next"]
+    assert paused.stats(0.0).preemptions == 0
+
+
+def test_paused_ones_that_share_with_each_other_give_way_together() -> None:
+    scene = Scene(blocks=5)
+    one = scene.add("a", list(range(9)), output=8)
+    scene.step()
+    other = scene.add("b", list(range(9)), output=8)
+    scene.step()
+    assert scene.schedule.pool.used == 4
+    one.set_paused(True, 0.0)
+    other.set_paused(True, 0.0)
+    scene.add("long", 16, output=4)
+    assert scene.step() == ["long"]
+    assert [each.stats(0.0).preemptions for each in (one, other)] == [1, 1]
+
+
+def test_whoever_grows_passes_over_those_whose_blocks_others_hold_too() -> None:
+    scene = Scene(blocks=5)
+    first = scene.add("a", list(range(9)), output=10)
+    scene.step()
+    later = [scene.add(name, list(range(9)), output=10) for name in "bc"]
+    assert scene.run() == ["a", "b", "c"]
+    assert first.stats(0.0).preemptions == 0
+    assert [one.stats(0.0).cached_tokens for one in later] == [8, 8]

@@ -4,15 +4,17 @@ from array import array
 
 import pytest
 
-from actors.scheduling.blocks import BlockPool
+from actors.scheduling.blocks import BlockPool, chain, root
 from actors.scheduling.sequence import Sequence, State
 from protocol.messages import Stats
-from tests.actors.recorders import enqueue
+from tests.actors.recorders import enqueue, token_bytes
+
+ROOT = root("model", "tenant")
 
 
 def sequence(prompt: int = 4, max_output_tokens: int = 3, end_tokens: tuple[int, ...] = ()) -> Sequence:
     request = enqueue("r", prompt, max_output_tokens=max_output_tokens, end_tokens=end_tokens)
-    return Sequence(request, 1, BlockPool(8, 4), now=100.0)
+    return Sequence(request, 1, BlockPool(8, 4), ROOT, now=100.0)
 
 
 def test_it_begins_queued_with_its_prompt_and_nothing_computed() -> None:
@@ -41,7 +43,7 @@ def test_an_end_token_or_the_output_limit_makes_a_token_the_last(last: str) -> N
 
 def test_a_preempted_one_keeps_its_whole_history_and_gives_its_blocks_up() -> None:
     pool = BlockPool(8, 4)
-    one = Sequence(enqueue("r", 4), 1, pool, now=100.0)
+    one = Sequence(enqueue("r", 4), 1, pool, ROOT, now=100.0)
     one.start(101.0)
     one.table.grow(4)
     one.computed = 4
@@ -86,3 +88,50 @@ def test_one_that_ran_without_a_token_has_no_prefill_time() -> None:
     one = sequence()
     one.start(103.0)
     assert one.stats(107.0) == Stats(queued_s=3.0, prefill_s=None)
+
+
+def test_a_full_blocks_name_says_its_tokens_and_all_before_them() -> None:
+    one = sequence(prompt=9)
+    first = chain(ROOT, token_bytes([10, 11, 12, 13]))
+    second = chain(first, token_bytes([14, 15, 16, 17]))
+    assert one.names(1, 4) == [first]
+    assert one.names(2, 4) == [first, second]
+    assert one.names(1, 4) == [first]
+    assert len({ROOT, first, second, chain(ROOT, token_bytes([14, 15, 16, 17]))}) == 4
+
+
+def test_what_it_begins_with_when_it_first_starts_is_told_as_cached_and_later_finds_are_not() -> None:
+    pool = BlockPool(8, 4)
+    earlier = Sequence(enqueue("q", 8), 1, pool, ROOT, now=100.0)
+    earlier.table.grow(8)
+    earlier.computed = 8
+    earlier.publish(pool)
+    one = Sequence(enqueue("r", 9), 2, pool, ROOT, now=100.0)
+    one.begin_with(pool.find(one.names(1, 4)), 4)
+    assert (one.computed, one.remaining, one.stats(100.0).cached_tokens) == (4, 5, 4)
+    one.start(100.0)
+    one.preempt(pool)
+    one.begin_with(pool.find(one.names(2, 4)), 4)
+    assert (one.computed, one.stats(100.0).cached_tokens) == (8, 4)
+
+
+def test_only_full_blocks_are_published_each_once() -> None:
+    pool = BlockPool(8, 4)
+    one = Sequence(enqueue("r", 11), 1, pool, ROOT, now=100.0)
+    one.table.grow(11)
+    for computed, found in ((3, 0), (4, 1), (7, 1), (11, 2)):
+        one.computed = computed
+        one.publish(pool)
+        assert pool.find(one.names(2, 4)) == one.table.blocks.tolist()[:found]
+
+
+def test_in_another_pool_and_under_another_root_it_has_other_names() -> None:
+    pool = BlockPool(8, 4)
+    one = Sequence(enqueue("r", 8), 1, pool, ROOT, now=100.0)
+    before = one.names(2, 4)
+    one.move_to(BlockPool(8, 4), root("another model", "tenant"))
+    assert not set(before) & set(one.names(2, 4))
+    one.table.grow(1)
+    assert pool.used == 0
+    with pytest.raises(AssertionError, match="stays where they are"):
+        one.move_to(pool, ROOT)
