@@ -46,8 +46,15 @@ class Answer:
     """The state of one response. It is over for the client when `told`, and for the engine when `ended` is set."""
 
     def __init__(
-        self, request: RequestId, create: ResponseCreate, received_at: float, created_unix: int, model: str
+        self,
+        request: RequestId,
+        create: ResponseCreate,
+        received_at: float,
+        created_unix: int,
+        model: str,
+        service_tier: str,
     ) -> None:
+        """`service_tier` is the tier used: shown, as at OpenAI, when the request named one, be it another."""
         self.request = request
         self.lane = create.stream_id
         self.received_at = received_at
@@ -67,7 +74,7 @@ class Answer:
             created_at=created_unix,
             model=model,
             create=create,
-            service_tier="default" if create.service_tier == "auto" else None,
+            service_tier=None if create.service_tier is None else service_tier,
         )
         self._created = False
         self._input_tokens = 0

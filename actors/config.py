@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from actors.targets import TIERS, TargetsError, Tiers, TierTable, nearest_tier, table_of
+
 
 class ConfigError(Exception):
     """A setting that cannot be used. The message is one sentence for the person who set it."""
@@ -46,7 +48,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_running: Annotated[int, Meta(ge=1, le=1024), _doc("requests on the device at once")] = 64
     max_waiting: Annotated[int, Meta(ge=0), _doc("places in the waiting room")] = 256
     max_wait_s: Annotated[float, Meta(gt=0), _doc("longest time in the waiting room, in seconds")] = 60.0
-    chunk_tokens: Annotated[int, Meta(ge=1), _doc("most prefill tokens in one step")] = 256
+    max_waiting_work_s: Annotated[
+        float, Meta(gt=0), _doc("most work in the waiting room, in predicted seconds of the device")
+    ] = 300.0
+    policy: Annotated[Literal["slack", "fixed_chunk", "decode_first", "prefill_first"], _doc("who runs next")] = "slack"
+    chunk_tokens: Annotated[
+        int, Meta(ge=1), _doc("most prefill tokens in one step (slack cuts smaller ones to keep its targets)")
+    ] = 512
+    targets: Annotated[
+        TierTable,
+        _doc("milliseconds to the first token, and between tokens, that requests of a service tier are to get"),
+    ] = TierTable()
     max_output_tokens: Annotated[int, Meta(ge=1), _doc("output limit of a request that names none")] = 1024
     retain_s: Annotated[float, Meta(ge=0), _doc("how long a conversation can be continued, in seconds")] = 600.0
     grace_s: Annotated[float, Meta(ge=0), _doc("how long running answers may go on after SIGTERM, in seconds")] = 10.0
@@ -55,6 +67,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_connections: Annotated[int, Meta(ge=1), _doc("open sockets")] = 1024
     api_keys: Annotated[
         tuple[str, ...], _doc("keys that clients must present, each NAME=KEY; without any, everyone may ask")
+    ] = ()
+    key_tiers: Annotated[
+        tuple[str, ...], _doc("the best tier that requests of a key get, each NAME=TIER; without an entry, any")
     ] = ()
     origins: Annotated[
         tuple[str, ...], _doc("pages of other origins that may connect, such as https://shop.example")
@@ -68,7 +83,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def kv_memory_bytes(self) -> int | None:
         return None if self.kv_memory is None else parse_size(self.kv_memory)
 
+    @property
+    def tiers(self) -> Tiers:
+        """The targets, with what each key may have of them."""
+        return Tiers(self.targets, dict(entry.split("=", 1) for entry in self.key_tiers))
 
+
+_FORMS = {"api_keys": "NAME=KEY", "key_tiers": "NAME=TIER", "targets": "TIER=TTFT_MS/ITL_MS"}
+"""How one of several is written."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -102,12 +124,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(
                 flag(field.name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=described
             )
-        elif getattr(inner, "__origin__", None) is tuple:
+        elif inner is TierTable or get_origin(inner) is tuple:
             parser.add_argument(
                 flag(field.name),
                 action="append",
                 default=argparse.SUPPRESS,
-                metavar="NAME=KEY" if field.name == "api_keys" else field.name.upper().removesuffix("S"),
+                metavar=_FORMS.get(field.name, field.name.upper().removesuffix("S")),
                 help=described + "; several: separated by commas, or the flag repeated",
             )
         else:
@@ -165,7 +187,7 @@ def _from_file(path: Path, names: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
-        if isinstance(value, dict):
+        if isinstance(value, dict) and name != "targets":
             raise ConfigError(f"{path}: [{key}] is a table, and settings stand alone: write max_context = 4096.")
         if name not in names:
             raise ConfigError(f"{path}: {key!r} is not a setting.{_nearest(name, names, '{}', str)}")
@@ -182,7 +204,12 @@ def _convert(name: str, value: Any, where: str) -> Any:
     """`value` as the field's type; text is read as a number or a list where the field is one."""
     annotation = get_type_hints(Config, include_extras=True)[name]
     inner = get_args(annotation)[0]
-    if getattr(inner, "__origin__", None) is tuple and isinstance(value, str | list):
+    if inner is TierTable:
+        try:
+            return table_of(value)
+        except TargetsError as error:
+            raise ConfigError(f"{where} {error}") from None
+    if get_origin(inner) is tuple and isinstance(value, str | list):
         given = [value] if isinstance(value, str) else value
         value = [part for one in given for part in (one.split(",") if isinstance(one, str) else [one]) if part]
     if name == "kv_memory" and isinstance(value, int):
@@ -194,7 +221,7 @@ def _convert(name: str, value: Any, where: str) -> Any:
     except msgspec.ValidationError as error:
         choices = get_args(inner) if get_origin(inner) is Literal else ()
         reason = f"it is one of {', '.join(choices)}" if choices else _reason(error)
-        refused = "used" if name == "api_keys" else repr(value)
+        refused = "used" if name in ("api_keys", "key_tiers") else repr(value)
         raise ConfigError(f"{where} cannot be {refused}: {reason}.") from None
 
 
@@ -218,8 +245,22 @@ def _check(config: Config) -> None:
             raise ConfigError(
                 "An API key is written NAME=KEY: a name of letters, digits, dots and dashes, a key of visible ASCII."
             )
+    _check_key_tiers(config.key_tiers, [key.partition("=")[0] for key in config.api_keys])
     if config.host not in ("127.0.0.1", "localhost", "::1") and not config.api_keys and not config.allow_no_key:
         raise ConfigError(
             f"Listening on {config.host} would let everyone who can reach it ask without a key. "
             "Set --api-keys NAME=KEY, or --allow-no-key if that is what you want."
         )
+
+
+def _check_key_tiers(entries: Sequence[str], keys: Sequence[str]) -> None:
+    # What stands after the name is not repeated: it may be a key that was meant for --api-keys.
+    for entry in entries:
+        name, separator, tier = entry.partition("=")
+        if not (name and separator and tier):
+            raise ConfigError("The tier of a key is written NAME=TIER, such as anna=flex.")
+        if name not in keys:
+            near = _nearest(name, keys, "{}", str)
+            raise ConfigError(f"key_tiers names {name!r}, and no API key has that name.{near}")
+        if tier not in TIERS:
+            raise ConfigError(f"key_tiers gives {name!r} a tier that there is not. {nearest_tier(tier)}")

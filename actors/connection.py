@@ -18,6 +18,7 @@ from actors.directory import ConnectionInbox
 from actors.exchange import RETRY_MS, ConnectionLimits, Exchange, ToTokeniser
 from actors.metrics import Metrics
 from actors.socket import Socket, SocketGone
+from actors.targets import Tiers
 from actors.writer import Writer
 from protocol import errors
 from protocol.errors import WireError
@@ -71,6 +72,7 @@ class Connection(Actor[ConnectionInbox]):
         new_id: Callable[[], str],
         metrics: Metrics,
         limits: ConnectionLimits | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         """`new_id` gives hexadecimal names that nobody can guess; `model` is the name that responses show."""
         super().__init__(mailbox)
@@ -100,6 +102,7 @@ class Connection(Actor[ConnectionInbox]):
             new_id=new_id,
             metrics=metrics,
             limits=self._limits,
+            tiers=tiers or Tiers(),
         )
         self._aside: deque[ResponseCancel | Rejected] = deque()
         """What the reader has read while the handler was behind."""

@@ -16,6 +16,7 @@ from actors.actor import Address, Clock
 from actors.answer import Answer
 from actors.lanes import Lane, Lanes, Refuse, Run, Withdraw
 from actors.metrics import Metrics
+from actors.targets import Tiers
 from protocol import errors
 from protocol.errors import WireError
 from protocol.events import error_event, steer_failed
@@ -87,6 +88,7 @@ class Exchange:
         new_id: Callable[[], str],
         metrics: Metrics,
         limits: ConnectionLimits,
+        tiers: Tiers,
     ) -> None:
         self._connection = connection
         self._tenant = tenant
@@ -99,6 +101,7 @@ class Exchange:
         self._new_id = new_id
         self._metrics = metrics
         self._limits = limits
+        self._tiers = tiers
         self._lanes = Lanes(
             lanes=limits.lanes,
             running=limits.running,
@@ -192,7 +195,9 @@ class Exchange:
 
     def _new_answer(self, turn: Run | Withdraw) -> Answer:
         request = f"resp_{self._new_id()}"
-        answer = Answer(request, turn.create, turn.received_at, int(self._unix_clock()), self._model)
+        # The tokeniser finds the same in the same table; an answer that never gets there shows it too.
+        tier = self._tiers.tier(turn.create.service_tier, self._tenant)
+        answer = Answer(request, turn.create, turn.received_at, int(self._unix_clock()), self._model, tier)
         answer.lane_s = self._clock() - turn.received_at
         return answer
 

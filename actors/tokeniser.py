@@ -18,6 +18,7 @@ from actors.directory import Directory
 from actors.offload import Offload
 from actors.prompt import Length, Prompts, fit_prompt, least
 from actors.sampling_defaults import SamplingDefaults, sampling_of
+from actors.targets import Tiers
 from actors.tombstones import Tombstones
 from protocol import errors
 from protocol.errors import WireError
@@ -39,7 +40,7 @@ from protocol.messages import (
     Sweep,
     Tokenised,
 )
-from protocol.responses import ResponseCreate, messages_of
+from protocol.responses import ResponseCreate, Targets, messages_of
 
 TokeniserInbox = Ask | Cancel | Tokenised | Remember | Forget | ConnectionClosed | ModelReady | Sweep
 
@@ -105,6 +106,7 @@ class Tokeniser(Actor[TokeniserInbox]):
         aliases: tuple[str, ...] = (),
         defaults: SamplingDefaults | None = None,
         default_max_output_tokens: int = 1_024,
+        tiers: Tiers | None = None,
         keeping: Keeping | None = None,
         most_offloaded: int = 64,
     ) -> None:
@@ -119,6 +121,7 @@ class Tokeniser(Actor[TokeniserInbox]):
         self._aliases = aliases
         self._defaults = defaults or SamplingDefaults()
         self._default_max_output_tokens = default_max_output_tokens
+        self._tiers = tiers or Tiers()
         self._most_offloaded = most_offloaded
         self._model: ModelReady | None = None
         self._conversations = Conversations(keeping)
@@ -246,7 +249,8 @@ class Tokeniser(Actor[TokeniserInbox]):
         assert self._model is not None
         end_tokens = () if create.ignore_eos else self._model.end_tokens
         opened = OpenStream(ask.request, ask.connection, end_tokens, create.stop, create.logprobs, max_output_tokens)
-        targets = create.targets
+        own = create.targets or Targets()
+        goal = self._tiers.resolve(create.service_tier, own.ttft_ms, own.itl_ms, ask.tenant)
         enqueue = Enqueue(
             ask.request,
             ask.connection,
@@ -257,9 +261,9 @@ class Tokeniser(Actor[TokeniserInbox]):
             end_tokens,
             ask.received_at,
             deadline_at=None if create.deadline_ms is None else ask.received_at + create.deadline_ms / 1000,
-            service_tier="default" if create.service_tier in (None, "auto") else create.service_tier,
-            ttft_target_s=_seconds(targets.ttft_ms if targets is not None else None),
-            itl_target_s=_seconds(targets.itl_ms if targets is not None else None),
+            service_tier=goal.tier,
+            ttft_target_s=goal.ttft_s,
+            itl_target_s=goal.itl_s,
         )
         self._detokeniser.tell(opened)
         if not self._admission.offer(enqueue):
@@ -327,7 +331,3 @@ def _outcome(request: RequestId, result: bytes | Exception) -> Tokenised:
         case _:
             log.error("prompt.failed", request=request, exc_info=result)
             return Tokenised(request, b"", errors.internal_error())
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000

@@ -242,6 +242,16 @@ def deadline_exceeded(waited_ms: float, deadline_ms: float | None) -> WireError:
     )
 
 
+def deadline_unreachable(estimated_ms: float, deadline_ms: float) -> WireError:
+    """It is not begun. `estimated_ms` is to its first token and, like the deadline, from receiving the request."""
+    return WireError(
+        "deadline_exceeded",
+        f"The first token would come after about {duration(estimated_ms)}, and the deadline is "
+        f"{duration(deadline_ms)}. Raise deadline_ms, or send it again when the server is less busy.",
+        "deadline_ms",
+    )
+
+
 def worker_failed(delivered_chars: int) -> WireError:
     return WireError(
         "worker_failed",

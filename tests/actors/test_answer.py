@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from actors.answer import Answer
 from protocol.errors import WireError, internal_error
 from protocol.messages import Accepted, Ended, FinishReason, Moved, Stats, Text, TextEnd
-from protocol.responses import ResponseCreate
+from protocol.responses import ResponseCreate, ServiceTier
 from tests.protocol.official import validate_event
 
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 
-def new_answer(lane: str | None = None, **fields: Any) -> Answer:
-    return Answer("resp_1", ResponseCreate(stream_id=lane, **fields), 10.0, 1_732_900_000, "m")
+def new_answer(lane: str | None = None, tier: str = "default", **fields: Any) -> Answer:
+    return Answer("resp_1", ResponseCreate(stream_id=lane, **fields), 10.0, 1_732_900_000, "m", tier)
 
 
 def accepted(position: int = 0) -> Accepted:
@@ -81,10 +81,27 @@ def test_quantiles_are_gaps_that_were_really_there() -> None:
     assert rota["itl_ms"] == {"p50": 10, "p99": 500, "max": 900}
 
 
-def test_the_tier_shown_is_the_tier_used() -> None:
-    created = json.loads(new_answer(service_tier="auto").accepted(accepted())[0])
-    assert created["response"]["service_tier"] == "default"
-    assert "service_tier" not in json.loads(new_answer().accepted(accepted())[0])["response"]
+@pytest.mark.parametrize(
+    ("asked", "used", "shown"),
+    [
+        ("auto", "default", "default"),
+        ("flex", "flex", "flex"),
+        ("ultrafast", "priority", "priority"),
+        (None, "default", None),
+    ],
+)
+def test_the_tier_shown_is_the_tier_used_if_one_was_asked_for(
+    asked: ServiceTier | None, used: str, shown: str | None
+) -> None:
+    answer = new_answer(tier=used, service_tier=asked)
+    frames = [*answer.accepted(accepted(2)), *answer.started()]
+    answer.add(text("Hi", 11.0, end=TextEnd("stop", 1)))
+    answer.end(ended("stop"))
+    frames += answer.take(12.0, 0)
+    for frame in frames:
+        validate_event(frame)
+    responses = [event["response"] for event in map(json.loads, frames) if "response" in event]
+    assert [response.get("service_tier") for response in responses] == [shown] * 4
 
 
 def test_a_place_in_the_queue_is_told_only_while_it_waits() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from actors import config
 from actors.config import Config, ConfigError, parse_size
+from actors.targets import Target, TierTable
 
 NAMES = [field.name for field in msgspec.structs.fields(Config)]
 
@@ -24,7 +25,13 @@ OTHERS: dict[str, tuple[str, object]] = {
     "max_running": ("3", 3),
     "max_waiting": ("0", 0),
     "max_wait_s": ("2.5", 2.5),
+    "max_waiting_work_s": ("4.5", 4.5),
+    "policy": ("decode_first", "decode_first"),
     "chunk_tokens": ("64", 64),
+    "targets": (
+        "default=900/90,flex=1.5/2",
+        TierTable(default=Target(900.0, 90.0), flex=Target(1.5, 2.0)),
+    ),
     "max_output_tokens": ("16", 16),
     "retain_s": ("0", 0.0),
     "grace_s": ("0", 0.0),
@@ -32,6 +39,7 @@ OTHERS: dict[str, tuple[str, object]] = {
     "load_s": ("7", 7.0),
     "max_connections": ("7", 7),
     "api_keys": ("anna=secret", ("anna=secret",)),
+    "key_tiers": ("anna=flex", ("anna=flex",)),
     "origins": ("https://shop.example", ("https://shop.example",)),
     "allow_no_key": ("true", True),
     "log_format": ("json", "json"),
@@ -79,11 +87,15 @@ def test_every_setting_can_be_given_as_a_flag_a_variable_and_a_key(name: str, tm
     assert value != getattr(Config(), name)
     flag = [config.flag(name)] if name == "allow_no_key" else [config.flag(name), text]
     changed = msgspec.structs.replace(Config(), **{name: value})
+    if name == "key_tiers":  # of a key that there is
+        flag += ["--api-keys", "anna=secret"]
+        changed = msgspec.structs.replace(changed, api_keys=("anna=secret",))
+    keys = {"ROTA_API_KEYS": ",".join(changed.api_keys)} if changed.api_keys else {}
     assert load(tmp_path, *flag) == changed
-    assert load(tmp_path, environment={f"ROTA_{name.upper()}": text}) == changed
+    assert load(tmp_path, environment={**keys, f"ROTA_{name.upper()}": text}) == changed
     quoted = text if isinstance(value, bool | int | float) else f'"{text}"'
-    assert load(tmp_path, file=f"{name} = {quoted}\n") == changed
-    assert load(tmp_path, file=f"{name.replace('_', '-')} = {quoted}\n") == changed
+    assert load(tmp_path, environment=keys, file=f"{name} = {quoted}\n") == changed
+    assert load(tmp_path, environment=keys, file=f"{name.replace('_', '-')} = {quoted}\n") == changed
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -160,7 +172,10 @@ def test_the_help_names_the_choices_and_how_several_values_are_given() -> None:
     text = " ".join(parser.format_help().split())
     assert "--dtype auto|float32|bfloat16|float16 " in text
     assert "--log-format auto|console|json " in text
-    for named in ("--api-keys NAME=KEY", "--origins ORIGIN"):
+    assert "--policy slack|fixed_chunk|decode_first|prefill_first who runs next [slack]" in text
+    assert " [default=5000/250, flex=60000/1000, scale=5000/250, priority=2000/150," in text
+    listed = ("--api-keys NAME=KEY", "--key-tiers NAME=TIER", "--targets TIER=TTFT_MS/ITL_MS", "--origins ORIGIN")
+    for named in listed:
         described = text.rpartition(named)[2].partition(" --")[0]
         assert described.endswith("several: separated by commas, or the flag repeated")
 
@@ -190,6 +205,11 @@ def test_a_name_near_to_none_is_told_so(tmp_path: Path) -> None:
         (["--max-context", "15"], "--max-context cannot be '15': it must be a whole number >= 16."),
         (["--max-context", "long"], "--max-context cannot be 'long': it must be a whole number."),
         (["--max-wait-s", "0"], "--max-wait-s cannot be '0': it must be a number > 0.0."),
+        (["--max-waiting-work-s", "0"], "--max-waiting-work-s cannot be '0': it must be a number > 0.0."),
+        (
+            ["--policy", "fifo"],
+            "--policy cannot be 'fifo': it is one of slack, fixed_chunk, decode_first, prefill_first.",
+        ),
         (["--dtype", "int8"], "--dtype cannot be 'int8': it is one of auto, float32, bfloat16, float16."),
         (["--log-format", "xml"], "--log-format cannot be 'xml': it is one of auto, console, json."),
         (["--kv-memory", "lots"], "'lots' is not a size; write one like 4GiB or 512MiB."),
@@ -220,6 +240,54 @@ def test_a_table_in_the_file_is_refused_with_what_to_write_instead(table: str, t
     assert refusal(tmp_path, file=f"port = 1\n[{table}]\nanna = 'hush'\n") == (
         f"{tmp_path / 'rota.toml'}: [{table}] is a table, and settings stand alone: write max_context = 4096."
     )
+
+
+def test_the_targets_are_a_table_in_the_file_and_what_it_does_not_name_keeps_its_default(tmp_path: Path) -> None:
+    file = "port = 1\n[targets]\ndefault = { ttft_ms = 900, itl_ms = 90.5 }\nflex = { itl_ms = 7 }\n"
+    expected = TierTable(default=Target(900.0, 90.5), flex=Target(60_000.0, 7.0))
+    assert load(tmp_path, file=file) == Config(port=1, targets=expected)
+
+
+def test_targets_of_a_higher_source_replace_the_whole_table(tmp_path: Path) -> None:
+    file = "[targets]\nflex = { ttft_ms = 7, itl_ms = 7 }\n"
+    found = load(tmp_path, "--targets", "default=1/2", "--targets", "fast=3/4", file=file).targets
+    assert found == TierTable(default=Target(1.0, 2.0), fast=Target(3.0, 4.0))
+
+
+def test_targets_that_cannot_be_used_are_named_as_they_stand_in_their_source(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "--targets", "prio=1/2") == "--targets has no tier 'prio'. Did you mean priority?"
+    assert refusal(tmp_path, environment={"ROTA_TARGETS": "fast=0/2"}) == (
+        "ROTA_TARGETS cannot have fast.ttft_ms = 0: it must be a number of milliseconds above 0."
+    )
+    assert refusal(tmp_path, file="[targets]\nfast = { tft_ms = 1 }\n") == (
+        f"{tmp_path / 'rota.toml'}: targets has no fast.tft_ms. Did you mean fast.ttft_ms?"
+    )
+
+
+def test_a_key_may_have_a_best_tier(tmp_path: Path) -> None:
+    keys = ("--api-keys", "anna=a,bert=b", "--key-tiers", "anna=flex")
+    tiers = load(tmp_path, *keys, "--targets", "flex=9000/900").tiers
+    assert tiers.resolve("priority", None, None, "anna") == ("flex", 9.0, 0.9)
+    assert tiers.resolve("priority", None, None, "bert") == ("priority", 2.0, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("ann=flex", "key_tiers names 'ann', and no API key has that name. Did you mean anna?"),
+        ("zzz=flex", "key_tiers names 'zzz', and no API key has that name."),
+        ("anna=prio", "key_tiers gives 'anna' a tier that there is not. Did you mean priority?"),
+        (
+            "anna=hush",
+            "key_tiers gives 'anna' a tier that there is not. "
+            "The tiers are default, flex, scale, priority, fast, ultrafast.",
+        ),
+        ("anna", "The tier of a key is written NAME=TIER, such as anna=flex."),
+        ("anna=", "The tier of a key is written NAME=TIER, such as anna=flex."),
+    ],
+)
+def test_a_tier_of_no_key_and_no_tier_of_a_key_are_refused(entry: str, sentence: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, "--api-keys", "anna=hush", "--key-tiers", entry) == sentence
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from actors.actor import Mailbox
 from actors.conversations import Keeping
 from actors.prompt import Prompts
 from actors.sampling_defaults import SamplingDefaults
+from actors.targets import Tiers, table_of
 from actors.tokeniser import Tokeniser, TokeniserInbox
 from protocol.input_items import Message
 from protocol.messages import (
@@ -132,6 +133,22 @@ async def test_what_a_request_does_not_say_is_decided_for_it() -> None:
     a, b = stage.admission.of(Enqueue)
     assert (a.sampling.temperature, a.max_output_tokens, a.service_tier, a.deadline_at) == (0.7, 99, "default", None)
     assert a.sampling.seed != b.sampling.seed
+    for enqueue in (a, b):
+        assert (enqueue.service_tier, enqueue.ttft_target_s, enqueue.itl_target_s) == ("default", 5.0, 0.25)
+
+
+async def test_its_tier_sets_the_targets_that_a_request_does_not_and_its_key_bounds_both() -> None:
+    stage = _Stage(tiers=Tiers(table_of("fast=900/90"), {"anna": "flex"}))
+    await stage.ask("a", service_tier="fast")
+    await stage.ask("b", service_tier="fast", targets=Targets(itl_ms=500.0))
+    await stage.ask("c", service_tier="fast", tenant="anna")
+    await stage.ask("d", targets=Targets(ttft_ms=70_000.0, itl_ms=1.0), tenant="anna")
+    assert [(e.service_tier, e.ttft_target_s, e.itl_target_s) for e in stage.admission.of(Enqueue)] == [
+        ("fast", 0.9, 0.09),
+        ("fast", 0.9, 0.5),
+        ("flex", 60.0, 1.0),
+        ("flex", 70.0, 1.0),
+    ]
 
 
 async def test_ignore_eos_leaves_no_end_tokens_to_anyone() -> None:

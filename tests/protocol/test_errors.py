@@ -13,6 +13,7 @@ EVERY = [
     errors.authentication_failed(),
     errors.context_length_exceeded(9120, 256, 8192),
     errors.deadline_exceeded(1200, 1200),
+    errors.deadline_unreachable(12_000, 5_000),
     errors.internal_error(),
     errors.invalid_json("it is empty"),
     errors.invalid_request("temperature is 3; it must be from 0 to 2.", "temperature"),
@@ -109,6 +110,15 @@ def test_the_client_s_deadline_and_the_server_s_patience_are_told_apart() -> Non
     assert errors.deadline_exceeded(900, 900).param == "deadline_ms"
     assert errors.deadline_exceeded(30_000, None).param is None
     assert "30.0 s" in errors.deadline_exceeded(30_000, None).message
+
+
+def test_a_deadline_that_cannot_be_kept_is_said_with_what_is_expected() -> None:
+    error = errors.deadline_unreachable(12_040, 5_000)
+    assert error.message == (
+        "The first token would come after about 12.0 s, and the deadline is 5.0 s. "
+        "Raise deadline_ms, or send it again when the server is less busy."
+    )
+    assert (error.code, error.param, error.status) == ("deadline_exceeded", "deadline_ms", 504)
 
 
 def test_a_client_s_own_text_is_repeated_only_in_part() -> None:

@@ -110,6 +110,12 @@ def test_a_single_stop_text_may_stand_alone() -> None:
     assert create(stop="END").stop == ("END",)
 
 
+def test_either_target_may_stand_alone() -> None:
+    assert create(targets={"ttft_ms": 200}).targets == Targets(200.0, None)
+    assert create(targets={"itl_ms": 0.5, "ttft_ms": None}).targets == Targets(None, 0.5)
+    assert create(targets={}).targets == Targets()
+
+
 def test_accessors_say_what_the_fields_mean() -> None:
     assert not create().prefill_only
     assert create(generate=False).prefill_only
@@ -257,6 +263,9 @@ def test_a_lane_may_have_256_characters() -> None:
 
 def test_sentences_carry_the_numbers() -> None:
     assert rejected(temperature=3).error.message == "temperature is 3.0; it must be from 0 to 2."
+    assert rejected(targets={"itl_ms": 0}).error.message == (
+        "targets.itl_ms is 0.0; it must be more than 0 and at most 2,147,483,647."
+    )
     assert rejected(top_p=0).error.message == "top_p is 0.0; it must be more than 0 and at most 1."
     assert rejected(seed="x").error.message == "seed must be an integer, not a string."
     assert rejected(seed=1.5).error.message == "seed must be an integer, not a fraction."
