@@ -1,17 +1,19 @@
 """Admission: the waiting room. Accepts, queues or refuses, and says who is next.
 
-Owns the order and the bounds of waiting, in number and in time. Knows no blocks and no steps: the scheduler says by
-credits how many may come in.
+A thin shell around `scheduling/waiting_room.py`, which owns the order and the bounds: it turns messages into calls and
+what comes of them into messages. Knows no blocks and no steps: the scheduler says by credits how many may come in.
 """
 
-from collections import OrderedDict
+import math
 from typing import ClassVar, assert_never
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from actors.actor import Actor, Address, Clock, Fate, Mailbox
 from actors.directory import Directory
 from actors.metrics import Metrics
+from actors.scheduling.demand import Demand
+from actors.scheduling.waiting_room import Bounds, Guest, Place, WaitingRoom
 from actors.tombstones import Tombstones
 from protocol import errors
 from protocol.errors import WireError
@@ -19,6 +21,7 @@ from protocol.messages import (
     Accepted,
     Cancel,
     CloseStream,
+    CostsLearned,
     Credit,
     Drain,
     Ended,
@@ -29,25 +32,19 @@ from protocol.messages import (
     Moved,
     Refused,
     Released,
-    RequestId,
     Stats,
     Sweep,
     Watch,
 )
 
-AdmissionInbox = Enqueue | Cancel | Credit | Released | Expire | Sweep | Drain
-
-
-class _Waiting(Struct):
-    """One place in the waiting room."""
-
-    enqueue: Enqueue
-    since: float
-    told_position: int
+AdmissionInbox = Enqueue | Cancel | Credit | CostsLearned | Released | Expire | Sweep | Drain
 
 
 class Admission(Actor[AdmissionInbox]):
-    """First come, first served, among at most `max_waiting` requests that wait at most `max_wait_s` each."""
+    """Fair between clients, within bounds of number, work and wait (`scheduling/waiting_room.py`).
+
+    `tell_every_s`: at most so often does everyone who waits hear of a new place.
+    """
 
     name: ClassVar[str] = "admission"
     fate: ClassVar[Fate] = Fate.WORKER
@@ -56,8 +53,9 @@ class Admission(Actor[AdmissionInbox]):
         self,
         mailbox: Mailbox[AdmissionInbox],
         *,
-        max_waiting: int,
-        max_wait_s: float,
+        bounds: Bounds,
+        max_running: int,
+        chunk_tokens: int,
         scheduler: Address[Enqueue | Cancel | Expire],
         tokeniser: Address[Forget],
         detokeniser: Address[CloseStream],
@@ -65,10 +63,10 @@ class Admission(Actor[AdmissionInbox]):
         directory: Directory,
         metrics: Metrics,
         clock: Clock,
+        tell_every_s: float = 0.25,
     ) -> None:
         super().__init__(mailbox)
-        self._max_waiting = max_waiting
-        self._max_wait_s = max_wait_s
+        self._bounds = bounds
         self._scheduler = scheduler
         self._tokeniser = tokeniser
         self._detokeniser = detokeniser
@@ -76,14 +74,12 @@ class Admission(Actor[AdmissionInbox]):
         self._directory = directory
         self._metrics = metrics
         self._clock = clock
-        self._room: OrderedDict[RequestId, _Waiting] = OrderedDict()
-        self._passed_on: set[RequestId] = set()
+        self._tell_every_s = tell_every_s
+        self._room = WaitingRoom(bounds, Demand(chunk_tokens, max_running), max_running)
         self._tombstones = Tombstones()
-        self._granted = 0
-        self._handed_over = 0
         self._draining = False
-        self._seconds_a_request: float | None = None
-        self._last_handed_over_at = clock()
+        self._told_at = -math.inf
+        self._has_moved = False
 
     def handle(self, message: AdmissionInbox) -> None:
         match message:
@@ -92,19 +88,25 @@ class Admission(Actor[AdmissionInbox]):
             case Cancel():
                 self._cancel(message)
             case Credit():
-                self._granted = max(self._granted, message.granted)
+                self._room.grant(message)
                 self._let_in()
+            case CostsLearned():
+                self._room.learn(message)
             case Released():
-                self._passed_on.discard(message.request)
+                self._room.released(message)
+                self._let_in()
             case Expire():
                 self._expire(message)
             case Sweep():
                 self._tombstones.sweep(message.at)
+                self._has_moved = len(self._room) > 0
             case Drain():
                 self._draining = True
             case _:
                 assert_never(message)
+        self._tell_places()
         self._metrics.count_queued(self.name, len(self._room))
+        self._metrics.waiting_work.set(self._room.work_s)
 
     # --- in ---
 
@@ -113,106 +115,126 @@ class Admission(Actor[AdmissionInbox]):
         if self._tombstones.rises(enqueue.request):
             self._leave(enqueue, "cancelled", now, cancelled_at=now)
             return
-        refusal = self._refusal(enqueue, now)
-        if refusal is not None:
-            self._directory.tell(enqueue.connection, Refused(enqueue.request, refusal))
-            self._release(enqueue, Released(enqueue.request, now))
+        if self._draining:
+            self._refuse(enqueue, errors.shutting_down(), now)
             return
-        straight = not self._room and self._credits > 0
-        position = 0 if straight else len(self._room) + 1
-        self._room[enqueue.request] = _Waiting(enqueue, now, position)
-        self._reaper.tell(Watch(enqueue.request, now + self._max_wait_s, enqueue.deadline_at))
+        guest = self._room.add(enqueue, now)
+        straight = self._room.may_let_in and self._room.next(now) is guest
+        place = None if straight else self._room.place(guest)
+        refusal = self._refusal(guest, place, now)
+        if refusal is not None:
+            self._room.remove(enqueue.request)
+            self._refuse(enqueue, refusal, now)
+            return
+        guest.told = (0, 0.0) if place is None else (place.position, place.wait_s)
+        self._reaper.tell(Watch(enqueue.request, now + self._bounds.wait_s, enqueue.deadline_at))
         accepted = Accepted(
             enqueue.request,
-            input_tokens=len(enqueue.tokens) // 4,
+            input_tokens=guest.tokens,
             max_output_tokens=enqueue.max_output_tokens,
             at=now,
-            position=position,
-            estimated_wait_s=self._estimate(position),
+            position=guest.told[0],
+            estimated_wait_s=None if place is None else self._estimate(place),
         )
         self._directory.tell(enqueue.connection, accepted)
         if straight:
             self._let_in()
 
-    def _refusal(self, enqueue: Enqueue, now: float) -> WireError | None:
-        if self._draining:
-            return errors.shutting_down()
-        if enqueue.deadline_at is not None and now >= enqueue.deadline_at:
-            deadline_ms = (enqueue.deadline_at - enqueue.received_at) * 1e3
+    def _refusal(self, guest: Guest, place: Place | None, now: float) -> WireError | None:
+        """Why `guest`, who is in the room already, has to go again. `place` None: it need not wait."""
+        wait_s = 0.0 if place is None else place.wait_s
+        if place is not None:
+            full = self._room.overfull(guest)
+            if full is not None:
+                return errors.server_overloaded(full, max(1000.0, self._room.spell_s(guest) * 1e3))
+            if wait_s > self._bounds.wait_s and len(self._room) > 1:
+                return errors.server_overloaded(
+                    f"The wait would be about {errors.duration(wait_s * 1e3)}, "
+                    f"and nobody is let to wait longer than {errors.duration(self._bounds.wait_s * 1e3)}",
+                    max(1000.0, (wait_s - self._bounds.wait_s) * 1e3),
+                )
+        return self._too_late(guest, wait_s, now)
+
+    def _too_late(self, guest: Guest, wait_s: float, now: float) -> WireError | None:
+        """Whether its deadline cannot be met any more, if it is let in after `wait_s`."""
+        enqueue = guest.enqueue
+        if enqueue.deadline_at is None:
+            return None
+        deadline_ms = (enqueue.deadline_at - enqueue.received_at) * 1e3
+        if now >= enqueue.deadline_at:
             return errors.deadline_exceeded((now - enqueue.received_at) * 1e3, deadline_ms)
-        if self._credits <= 0 and len(self._room) >= self._max_waiting:
-            retry_after_ms = max(1000.0, (self._estimate(1) or 0.0) * 1e3)
-            return errors.server_overloaded(f"All {self._max_waiting:,} places to wait are taken", retry_after_ms)
+        first_token_at = now + self._room.first_token_s(guest, wait_s, enqueue.deadline_at - now)
+        if first_token_at > enqueue.deadline_at:
+            return errors.deadline_unreachable((first_token_at - enqueue.received_at) * 1e3, deadline_ms)
         return None
 
-    @property
-    def _credits(self) -> int:
-        return self._granted - self._handed_over
+    def _estimate(self, place: Place) -> float | None:
+        return place.wait_s if self._room.can_tell else None
+
+    def _refuse(self, enqueue: Enqueue, error: WireError, now: float) -> None:
+        self._directory.tell(enqueue.connection, Refused(enqueue.request, error))
+        self._release(enqueue, Released(enqueue.request, now))
 
     def _let_in(self) -> None:
-        """Hand over as many as there are credits for, and tell the others their new place."""
-        moved = False
+        """As many as there are credits for, each only if somebody still wants it and there is time."""
         now = self._clock()
-        while self._room and self._credits > 0:
-            request, waiting = self._room.popitem(last=False)
-            self._handed_over += 1
-            self._passed_on.add(request)
-            taken = self._scheduler.offer(structs.replace(waiting.enqueue, accepted_at=waiting.since))
+        while self._room.may_let_in and (guest := self._room.next(now)) is not None:
+            enqueue = guest.enqueue
+            if guest.told is None or guest.told[0] > 0:
+                self._has_moved = True
+                if enqueue.connection not in self._directory:
+                    self._room.remove(enqueue.request)
+                    self._leave(enqueue, "cancelled", now, since=guest.since, cancelled_at=now)
+                    continue
+                too_late = self._too_late(guest, 0.0, now)
+                if too_late is not None:
+                    self._room.remove(enqueue.request)
+                    self._leave(enqueue, "failed", now, since=guest.since, error=too_late)
+                    continue
+            self._room.let_in(guest, now)
+            taken = self._scheduler.offer(structs.replace(enqueue, accepted_at=guest.since))
             assert taken, "the scheduler's lane holds every request it gave a credit for"
-            self._learn_pace(waiting, now)
-            moved = True
-        if moved:
-            self._tell_places()
-
-    def _learn_pace(self, waiting: _Waiting, now: float) -> None:
-        """How long the waiting room takes for one request, smoothed: what a rough estimate can be made from."""
-        took_s = now - self._last_handed_over_at
-        self._last_handed_over_at = now
-        if not waiting.told_position:
-            return
-        known = self._seconds_a_request
-        self._seconds_a_request = took_s if known is None else 0.8 * known + 0.2 * took_s
-
-    def _estimate(self, position: int) -> float | None:
-        """Seconds until the request at `position` is let in; None while nothing has been learned."""
-        return None if self._seconds_a_request is None else position * self._seconds_a_request
 
     def _tell_places(self) -> None:
-        for position, waiting in enumerate(self._room.values(), start=1):
-            if waiting.told_position != position:
-                waiting.told_position = position
-                moved = Moved(waiting.enqueue.request, position, self._estimate(position))
-                self._directory.tell(waiting.enqueue.connection, moved)
+        """Everyone whose place or estimate has changed, but not all of them at every change."""
+        now = self._clock()
+        if not self._has_moved or now - self._told_at < self._tell_every_s:
+            return
+        self._told_at, self._has_moved = now, False
+        for place in self._room.moved():
+            place.guest.told = (place.position, place.wait_s)
+            moved = Moved(place.guest.enqueue.request, place.position, self._estimate(place))
+            self._directory.tell(place.guest.enqueue.connection, moved)
 
     # --- out ---
 
     def _cancel(self, cancel: Cancel) -> None:
         now = self._clock()
-        waiting = self._room.pop(cancel.request, None)
-        if waiting is not None:
-            self._leave(waiting.enqueue, "cancelled", now, since=waiting.since, cancelled_at=cancel.at)
-            self._tell_places()
-        elif cancel.request in self._passed_on:
+        guest = self._room.remove(cancel.request)
+        if guest is not None:
+            self._leave(guest.enqueue, "cancelled", now, since=guest.since, cancelled_at=cancel.at)
+            self._has_moved = True
+        elif self._room.is_inside(cancel.request):
             self._scheduler.tell(cancel)
         else:
             self._tombstones.bury(cancel.request, now)
 
     def _expire(self, expire: Expire) -> None:
         now = self._clock()
-        waiting = self._room.pop(expire.request, None)
-        if waiting is None:
-            if expire.request in self._passed_on:
+        guest = self._room.remove(expire.request)
+        if guest is None:
+            if self._room.is_inside(expire.request):
                 self._scheduler.tell(expire)
             return
-        enqueue = waiting.enqueue
-        waited_ms = (now - waiting.since) * 1e3
+        enqueue = guest.enqueue
+        waited_ms = (now - guest.since) * 1e3
         deadline_ms = None
         if not expire.waiting:
             assert enqueue.deadline_at is not None, "a deadline passed that was never set"
             deadline_ms = (enqueue.deadline_at - enqueue.received_at) * 1e3
         error = errors.deadline_exceeded(waited_ms, deadline_ms)
-        self._leave(enqueue, "failed", now, since=waiting.since, error=error)
-        self._tell_places()
+        self._leave(enqueue, "failed", now, since=guest.since, error=error)
+        self._has_moved = True
 
     def _leave(
         self,

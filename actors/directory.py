@@ -54,5 +54,8 @@ class Directory:
         for address in list(self._addresses.values()):
             address.tell(message)
 
+    def __contains__(self, connection: ConnectionId) -> bool:
+        return connection in self._addresses
+
     def __len__(self) -> int:
         return len(self._addresses)

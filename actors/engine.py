@@ -28,7 +28,8 @@ from actors.offload import Offload
 from actors.reaper import Patience, Reaper, ReaperInbox
 from actors.sampling_defaults import SamplingDefaults
 from actors.scheduler import Scheduler, SchedulerInbox
-from actors.scheduling.policy import FixedChunk
+from actors.scheduling.policies import policy_named
+from actors.scheduling.waiting_room import Bounds
 from actors.socket import Socket
 from actors.tokeniser import Tokeniser, TokeniserInbox
 from actors.vocabulary import Vocabulary
@@ -133,8 +134,9 @@ class Engine:
         config = self._config
         admission = Admission(
             self.admission,
-            max_waiting=config.max_waiting,
-            max_wait_s=config.max_wait_s,
+            bounds=Bounds(config.max_waiting, config.max_waiting_work_s, config.max_wait_s),
+            max_running=config.max_running,
+            chunk_tokens=config.chunk_tokens,
             scheduler=_to(self.scheduler),
             tokeniser=_to(self.tokeniser),
             detokeniser=_to(self.detokeniser),
@@ -145,7 +147,7 @@ class Engine:
         )
         scheduler = Scheduler(
             self.scheduler,
-            policy=FixedChunk(config.chunk_tokens),
+            policy=policy_named(config.policy, config.chunk_tokens),
             max_running=config.max_running,
             max_step_tokens=MAX_STEP_TOKENS,
             admission=_to(self.admission),
@@ -195,6 +197,7 @@ class Engine:
             random=self._chance,
             defaults=SamplingDefaults.load(ready.folder),
             default_max_output_tokens=config.max_output_tokens,
+            tiers=config.tiers,
             keeping=Keeping(retain_s=config.retain_s),
         )
         detokeniser = Detokeniser(
@@ -272,6 +275,7 @@ class Engine:
             new_id=self._new_id,
             metrics=self.metrics,
             limits=self._limits,
+            tiers=self._config.tiers,
         )
         self.directory.add(actor.address, connection)
         if self._drain is not None:  # it came in through a door that was just closing

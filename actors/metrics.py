@@ -36,6 +36,12 @@ class Metrics:
             "rota_queue_seconds", "From acceptance to the first step.", buckets=_LATENCY_S, registry=r
         )
         self.step = Histogram("rota_step_seconds", "One step on the device.", buckets=_LATENCY_S, registry=r)
+        self.step_error = Gauge(
+            "rota_step_cost_error_ratio", "How far predicted step times are off, as a share, smoothed.", registry=r
+        )
+        self.waiting_work = Gauge(
+            "rota_waiting_work_seconds", "Predicted time on the device of all in the waiting room.", registry=r
+        )
         self.step_rows = Histogram(
             "rota_step_tokens",
             "Tokens in one step, prefill and decode.",

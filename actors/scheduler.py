@@ -10,6 +10,7 @@ from actors.actor import Actor, Address, Clock, Fate, Mailbox
 from actors.directory import Directory
 from actors.metrics import Metrics
 from actors.scheduling.blocks import BlockPool
+from actors.scheduling.costs import Costs
 from actors.scheduling.policy import Policy
 from actors.scheduling.schedule import Outcome, Schedule
 from actors.scheduling.sequence import Sequence, State
@@ -21,6 +22,7 @@ from protocol.messages import (
     AuditRequest,
     Cancel,
     CloseStream,
+    CostsLearned,
     Credit,
     Ended,
     Enqueue,
@@ -42,6 +44,8 @@ from protocol.messages import (
     WorkerLost,
 )
 
+LEARNED_EVERY = 16
+"""Steps between two accounts of their costs to admission."""
 SchedulerInbox = (
     Enqueue
     | Cancel
@@ -75,7 +79,7 @@ class Scheduler(Actor[SchedulerInbox]):
         policy: Policy,
         max_running: int,
         max_step_tokens: int,
-        admission: Address[Credit | Released],
+        admission: Address[Credit | CostsLearned | Released],
         executor: Address[Step],
         detokeniser: Address[Tokens | CloseStream],
         tokeniser: Address[Forget],
@@ -103,18 +107,19 @@ class Scheduler(Actor[SchedulerInbox]):
         self._schedule = Schedule(BlockPool(0, 1), policy, max_step_tokens, max_running)
         self._ready = False
         self._tombstones = Tombstones()
-        self._received = 0
-        self._granted = 0
+        self._impatient = Tombstones()
+        """Whose patience to wait ended before they had come."""
+        self._granted = Credit(0, 0)
+        self._steps_since_told = 0
         self._tokens_sent = 0
         self._tokens_taken = 0
         self._preemptions_counted = 0
-        self._unstarted: set[RequestId] = set()
+        self._unstarted: dict[RequestId, Sequence] = {}
         self._ends_to_say: list[tuple[RequestId, FinishReason]] = []
 
     def handle(self, message: SchedulerInbox) -> None:
         match message:
             case Enqueue():
-                self._received += 1
                 self._enqueue(message)
             case Cancel():
                 sequence = self._schedule.get(message.request)
@@ -127,11 +132,13 @@ class Scheduler(Actor[SchedulerInbox]):
             case SetPaused():
                 sequence = self._schedule.get(message.request)
                 if sequence is not None:
-                    sequence.set_paused(message.paused, self._clock())
+                    self._schedule.set_paused(sequence, message.paused, self._clock())
             case Expire():
                 sequence = self._schedule.get(message.request)
                 if sequence is not None:
                     self._expire(sequence, message.waiting)
+                elif message.waiting:
+                    self._impatient.bury(message.request, self._clock())
             case FinishStream():
                 sequence = self._schedule.get(message.request)
                 if sequence is not None:
@@ -139,6 +146,7 @@ class Scheduler(Actor[SchedulerInbox]):
             case StepDone():
                 self._metrics.step.observe(message.took_s)
                 self._settle(self._schedule.complete(message, self._clock()))
+                self._learn()
             case TokensTaken():
                 # More than was sent: it is about the scheduler that was here before this one.
                 if message.step <= self._tokens_sent:
@@ -149,6 +157,7 @@ class Scheduler(Actor[SchedulerInbox]):
                 self._lose_worker()
             case Sweep():
                 self._tombstones.sweep(message.at)
+                self._impatient.sweep(message.at)
             case AuditRequest():
                 self._audit(message)
             case _:
@@ -160,13 +169,15 @@ class Scheduler(Actor[SchedulerInbox]):
     def _enqueue(self, enqueue: Enqueue) -> None:
         now = self._clock()
         sequence = self._schedule.add(enqueue, now)
-        self._unstarted.add(enqueue.request)
+        self._unstarted[enqueue.request] = sequence
         if self._tombstones.rises(enqueue.request):
             sequence.cancelled_at = now
             self._end(sequence, "cancelled")
         elif enqueue.deadline_at is not None and now >= enqueue.deadline_at:
             # Its `Expire` may have overtaken it and found nobody here.
             self._expire(sequence, waiting=False)
+        elif self._impatient.rises(enqueue.request):
+            self._expire(sequence, waiting=True)
 
     def _expire(self, sequence: Sequence, waiting: bool) -> None:
         """Its deadline has passed, or (`waiting`) its patience to wait for a first step."""
@@ -192,12 +203,18 @@ class Scheduler(Actor[SchedulerInbox]):
 
     def _say_ended(self, sequence: Sequence, error: WireError | None = None) -> None:
         assert sequence.reason is not None
-        self._unstarted.discard(sequence.request)
+        self._unstarted.pop(sequence.request, None)
         ended = Ended(sequence.request, sequence.reason, sequence.stats(self._clock()), error)
         self._directory.tell(sequence.connection, ended)
 
     def _say_released(self, sequence: Sequence) -> None:
-        released = Released(sequence.request, self._clock(), sequence.cancelled_at)
+        released = Released(
+            sequence.request,
+            self._clock(),
+            sequence.cancelled_at,
+            sequence.prompt_tokens_run,
+            sequence.output_tokens,
+        )
         if sequence.cancelled_at is not None:
             self._metrics.release.observe(released.at - sequence.cancelled_at)
         self._directory.tell(sequence.connection, released)
@@ -211,7 +228,9 @@ class Scheduler(Actor[SchedulerInbox]):
         if self._ends_to_say and self._tokens_under_way_fit():
             self._send_tokens(())
         while self._ready and self._schedule.steps_in_flight < self._steps_ahead and self._tokens_under_way_fit():
-            step = self._schedule.plan(self._clock())
+            now = self._clock()
+            self._give_up_unstarted(now)
+            step = self._schedule.plan(now)
             if step is None:
                 break
             self._say_started(step)
@@ -226,13 +245,32 @@ class Scheduler(Actor[SchedulerInbox]):
         under_way = self._tokens_sent - self._tokens_taken + self._schedule.steps_in_flight
         return under_way < self._tokens_ahead
 
+    def _give_up_unstarted(self, now: float) -> None:
+        """Before anything starts: is there still time for its first token before its deadline?"""
+        for sequence in list(self._unstarted.values()):
+            if sequence.deadline_at is not None:
+                takes = self._schedule.first_token_s(sequence, sequence.deadline_at - now)
+                if now + takes > sequence.deadline_at:
+                    deadline_ms = (sequence.deadline_at - sequence.received_at) * 1e3
+                    estimate_ms = (now + takes - sequence.received_at) * 1e3
+                    self._fail(sequence, errors.deadline_unreachable(estimate_ms, deadline_ms))
+
     def _say_started(self, step: Step) -> None:
         for chunk in step.chunks:
-            if chunk.request in self._unstarted:
-                self._unstarted.remove(chunk.request)
-                sequence = self._schedule.get(chunk.request)
-                assert sequence is not None
+            sequence = self._unstarted.pop(chunk.request, None)
+            if sequence is not None:
                 self._directory.tell(sequence.connection, Started(chunk.request, self._clock()))
+
+    def _learn(self) -> None:
+        """What steps cost has changed a little; now and then admission hears of it."""
+        self._metrics.step_error.set(self._schedule.costs.error)
+        self._steps_since_told += 1
+        if self._steps_since_told >= LEARNED_EVERY:
+            self._tell_costs()
+
+    def _tell_costs(self) -> None:
+        self._steps_since_told = 0
+        self._admission.tell(self._schedule.learned())
 
     def _settle(self, outcome: Outcome) -> None:
         self._metrics.output_tokens.inc(len(outcome.rows))
@@ -252,26 +290,20 @@ class Scheduler(Actor[SchedulerInbox]):
         self._ends_to_say.clear()
 
     def _grant(self) -> None:
-        """Credits for as many as may run beside those that do; none while anything waits for memory.
-
-        A paused one leaves its place to another, or a few readers who have stopped would keep everyone out; but no more
-        than twice as many are here as may run.
-        """
-        if not self._ready or self._schedule.waits_for_memory:
-            return
-        here = len(self._schedule)
-        paused = sum(1 for one in self._schedule.sequences if one.paused)
-        granted = self._received + min(self._max_running - (here - paused), 2 * self._max_running - here)
-        if granted > self._granted:
-            self._granted = granted
-            self._admission.tell(Credit(granted))
+        if self._ready:
+            credit = self._schedule.credit(self._max_running)
+            if credit.granted > self._granted.granted or credit.tokens > self._granted.tokens:
+                self._granted = credit
+                self._admission.tell(credit)
 
     # --- the worker's life ---
 
     def _open(self, ready: ModelReady) -> None:
         """A worker is there (again): its cache is empty, so whatever waits here starts from its tokens."""
         self._schedule.replace_pool(BlockPool(ready.blocks, ready.block_size), f"{ready.folder}\0{ready.rope}")
+        self._schedule.costs = Costs(ready.calibration)
         self._ready = True
+        self._tell_costs()
 
     def _lose_worker(self) -> None:
         """The worker is gone: everything that had started has failed; what had not keeps its place."""

@@ -14,6 +14,7 @@ Times are seconds on the engine's monotonic clock unless the name says `unix`. T
 travel as little-endian int32 (`bytes`), which both sides read without a loop.
 """
 
+import math
 from typing import Literal
 
 from msgspec import Struct
@@ -132,8 +133,10 @@ class Enqueue(Data, frozen=True):
     """When admission accepted it; None until the scheduler is given it."""
     deadline_at: float | None = None
     service_tier: str = "default"
-    ttft_target_s: float | None = None
-    itl_target_s: float | None = None
+    ttft_target_s: float = math.inf
+    """To the first token, from `received_at`; infinity: no target."""
+    itl_target_s: float = math.inf
+    """From one token to the next."""
 
 
 class Cancel(RequestControl, frozen=True):
@@ -212,6 +215,9 @@ class Released(RequestControl, frozen=True):
 
     at: float
     cancelled_at: float | None = None
+    computed_tokens: int = 0
+    """Prompt tokens that were run for it, without those found in the cache. What was recomputed counts once."""
+    output_tokens: int = 0
 
 
 # --- admission <-> scheduler -----------------------------------------------------------------------------------------
@@ -220,10 +226,21 @@ class Released(RequestControl, frozen=True):
 class Credit(SingleControl, frozen=True):
     """scheduler -> admission: how many requests may have been handed over since the worker started, in all.
 
-    A running total, so that a newer one can replace an older one.
+    Running totals, so that a newer one can replace an older one. A next request may come while fewer than `granted`
+    requests and fewer than `tokens` prompt tokens have been handed over: the last one may go over in tokens.
     """
 
     granted: int
+    tokens: int
+
+
+class CostsLearned(SingleControl, frozen=True):
+    """scheduler -> admission: what steps cost now, to predict work and waits with (`actors/scheduling/costs.py`)."""
+
+    coefficients: tuple[float, ...]
+    """Seconds for each term of a step's cost, in the order of `costs.Costs`."""
+    output_tokens: float
+    """Of a usual answer, smoothed."""
 
 
 # --- scheduler <-> executor <-> worker process -----------------------------------------------------------------------
@@ -256,6 +273,26 @@ class SampledToken(Struct, frozen=True, array_like=True):
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+
+
+class Work(Struct, frozen=True, array_like=True):
+    """What is in a step, counted: what its time is predicted from."""
+
+    prefill_tokens: int = 0
+    prefill_pairs: int = 0
+    """Query-key pairs of the prefill chunks: `n * start + n * (n + 1) / 2` for n tokens from position `start`."""
+    prefill_context: int = 0
+    """Tokens in the cache that the chunks read, `start` each."""
+    decode_rows: int = 0
+    decode_context: int = 0
+    """Tokens in the cache that the decode rows read, summed over the rows."""
+
+
+class Measured(Struct, frozen=True, array_like=True):
+    """A step that was run, and how long it took on the device, in seconds."""
+
+    work: Work
+    took_s: float
 
 
 class StepDone(Control, frozen=True):
@@ -316,6 +353,8 @@ class ModelReady(Control, frozen=True):
     first_step_s: float
     rope: str = ""
     """Its RoPE settings, spelled out: what was computed with others is not the same."""
+    calibration: tuple[Measured, ...] = ()
+    """Steps of several kinds, run to learn what this device takes."""
 
     @property
     def key(self) -> object:

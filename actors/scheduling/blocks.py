@@ -163,6 +163,11 @@ class BlockTable:
         """How many blocks more it takes to hold `tokens` tokens."""
         return max(0, self._pool.blocks_for(tokens) - len(self.blocks))
 
+    def first(self, tokens: int) -> bytes:
+        """The blocks that hold the first `tokens` tokens, as little-endian int32."""
+        count = -(-tokens // self._pool.block_size)
+        return self.blocks.tobytes() if count == len(self.blocks) else self.blocks[:count].tobytes()
+
     def grow(self, tokens: int) -> None:
         """Make room for `tokens` tokens in all. Raises OutOfBlocks, and grows nothing, when the pool cannot."""
         missing = self.missing(tokens)

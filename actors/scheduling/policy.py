@@ -1,28 +1,67 @@
 """What the next step runs: the choice itself, and nothing else.
 
 A policy sees the sequences that could run and says how many tokens of which it wants; `schedule.py` finds the memory.
-Knows no blocks, no messages, no clock of its own.
+Knows no blocks, no messages, no clock of its own. The three here are the plain ones; the default is in `slack.py`.
 """
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Protocol
 
 from msgspec import Struct
 
+from actors.scheduling.costs import Costs
 from actors.scheduling.sequence import Sequence
+from actors.scheduling.waiting import Waiting
+
+NOBODY = Waiting()
 
 
-class Wish(Struct, frozen=True):
+class Wish(Struct, frozen=True, gc=False):
     """`tokens` more tokens of `sequence` in this step, if there is memory for them."""
 
     sequence: Sequence
     tokens: int
 
 
-class Policy(Protocol):
-    """Orders the sequences that may run (`runnable`, by arrival: running ones, then waiting ones) into wishes."""
+class View(Struct):
+    """What a policy sees. None of these sequences is paused or in a step that is in flight."""
 
-    def wishes(self, runnable: SequenceOf[Sequence], max_step_tokens: int) -> list[Wish]: ...
+    now: float
+    decodes: list[Sequence]
+    """Those that run and need one token, by arrival."""
+    prefills: list[Sequence]
+    """Those that run and have more of their history to read, by arrival."""
+    waiting: Waiting
+    """Those that hold no blocks: their first step needs memory for their whole history."""
+    max_step_tokens: int
+    costs: Costs
+
+
+class Policy(Protocol):
+    """Makes wishes, the most important first.
+
+    They may add up to more than a step holds: those that find no memory are passed over, and the step is full at
+    `max_step_tokens`. Whatever the view, somebody is wished for if anybody can run.
+    """
+
+    def wishes(self, view: View) -> list[Wish]: ...
+
+
+def by_arrival(view: View, most: int) -> list[Wish]:
+    """Prefill, first come first, until `most` tokens are wished for."""
+    return _fill(chain(view.prefills, view.waiting.by_arrival()), most)
+
+
+def _fill(sequences: Iterable[Sequence] | Iterator[Sequence], most: int) -> list[Wish]:
+    wishes = []
+    for sequence in sequences:
+        if most <= 0:
+            break
+        tokens = min(sequence.remaining, most)
+        wishes.append(Wish(sequence, tokens))
+        most -= tokens
+    return wishes
 
 
 class FixedChunk:
@@ -33,20 +72,38 @@ class FixedChunk:
     """
 
     def __init__(self, chunk_tokens: int) -> None:
-        if chunk_tokens < 1:
-            raise ValueError(f"a chunk has at least 1 token, not {chunk_tokens}")
-        self._chunk_tokens = chunk_tokens
+        self._chunk_tokens = at_least_one(chunk_tokens)
 
-    def wishes(self, runnable: SequenceOf[Sequence], max_step_tokens: int) -> list[Wish]:
-        decodes = [Wish(one, 1) for one in runnable if one.remaining == 1 and not one.waiting][:max_step_tokens]
-        left = min(self._chunk_tokens, max_step_tokens - len(decodes))
-        prefills = []
-        for sequence in runnable:
-            if left <= 0:
-                break
-            # However short, a prompt that waits for memory waits in its place.
-            if sequence.remaining > 1 or sequence.waiting:
-                tokens = min(sequence.remaining, left)
-                prefills.append(Wish(sequence, tokens))
-                left -= tokens
-        return decodes + prefills
+    def wishes(self, view: View) -> list[Wish]:
+        decodes = [Wish(one, 1) for one in view.decodes]
+        return decodes + by_arrival(view, min(self._chunk_tokens, view.max_step_tokens - len(decodes)))
+
+
+class PrefillFirst:
+    """Prefill by arrival, as much as a step holds; decode rows only in steps without any.
+
+    How serving began (Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models", 2022,
+    and vLLM's first scheduler): first tokens come soon, and everyone who streams pauses while a long prompt is read.
+    """
+
+    def wishes(self, view: View) -> list[Wish]:
+        prefills = by_arrival(view, view.max_step_tokens)
+        return prefills if prefills else [Wish(one, 1) for one in view.decodes]
+
+
+class DecodeFirst:
+    """Decode rows as long as there are any; prefill by arrival, as much as a step holds, in steps without.
+
+    The batch that runs is finished before the next one is read (NVIDIA's FasterTransformer batched requests like
+    this): whoever streams never pauses, and whoever comes waits for the longest answer.
+    """
+
+    def wishes(self, view: View) -> list[Wish]:
+        decodes = [Wish(one, 1) for one in view.decodes]
+        return decodes if decodes else by_arrival(view, view.max_step_tokens)
+
+
+def at_least_one(chunk_tokens: int) -> int:
+    if chunk_tokens < 1:
+        raise ValueError(f"a chunk has at least 1 token, not {chunk_tokens}")
+    return chunk_tokens

@@ -5,9 +5,15 @@ Knows the words of a request's life and the figures told at its end. Knows no ot
 
 from array import array
 from enum import Enum
+from typing import Final
 
 from actors.scheduling.blocks import BlockPool, BlockTable, chain
 from protocol.messages import Enqueue, FinishReason, Stats
+
+LONGEST_TARGET_S: Final = 600.0
+"""Whoever names no target, or a longer one, is still not to wait for ever behind those with shorter ones."""
+FORGIVEN_GAPS: Final = 100
+"""One gap in so many may be late, by the longest answer that may come (`protocol.timeline.GAP_PERCENT`)."""
 
 
 class State(Enum):
@@ -30,6 +36,46 @@ class Sequence:
     all but the newest token's: that one has to be run, for the next to be chosen.
     """
 
+    __slots__ = (
+        "_first_token_at",
+        "_late_gaps",
+        "_names",
+        "_paused_at",
+        "_paused_s",
+        "_preemptions",
+        "_published",
+        "_reached",
+        "_root",
+        "_started_at",
+        "accepted_at",
+        "cached_hint",
+        "cached_tokens",
+        "cancelled_at",
+        "computed",
+        "connection",
+        "counted",
+        "deadline_at",
+        "end_tokens",
+        "first_token_due",
+        "itl_target_s",
+        "last_token_at",
+        "late",
+        "max_output_tokens",
+        "order",
+        "paused",
+        "prompt_tokens",
+        "reason",
+        "received_at",
+        "request",
+        "sampling",
+        "state",
+        "steps_in_flight",
+        "table",
+        "tenant",
+        "tokens",
+        "waiting",
+    )
+
     def __init__(self, enqueue: Enqueue, order: int, pool: BlockPool, root: bytes, now: float) -> None:
         self.request = enqueue.request
         self.connection = enqueue.connection
@@ -48,13 +94,28 @@ class Sequence:
         """Of its prompt, found in the cache when it started for the first time."""
         self._root = root
         self._names: list[bytes] = []
+        self.cached_hint = 0
+        """Of its history, found in the cache when it came: what need not be counted as work."""
+        self.counted = 0
+        """Of its tokens, what the schedule counts as prefill still to be done."""
+        self._reached = 0
+        """The most of its tokens that were in the cache before it was preempted."""
         self._published = 0
         """How many blocks of `table` can be found by others, if theirs is the same beginning."""
         self.state = State.QUEUED
+        self.waiting = True
+        """Whether it holds no blocks and waits for its turn to start, or to start again."""
         self.reason: FinishReason | None = None
         self.steps_in_flight = 0
         self.paused = False
         self.received_at = enqueue.received_at
+        self.first_token_due = enqueue.received_at + min(enqueue.ttft_target_s, LONGEST_TARGET_S)
+        self.itl_target_s = min(enqueue.itl_target_s, LONGEST_TARGET_S)
+        self.last_token_at = now
+        """When its newest token was chosen: since then it waits for the next. Before the first: since it is here."""
+        self.late = False
+        """Whether one of its targets is lost, whatever comes: its first token's, or that of too many gaps."""
+        self._late_gaps = 0
         self.deadline_at = enqueue.deadline_at
         self.accepted_at = now if enqueue.accepted_at is None else enqueue.accepted_at
         self.cancelled_at: float | None = None
@@ -74,13 +135,22 @@ class Sequence:
         return len(self.tokens) - self.prompt_tokens
 
     @property
-    def waiting(self) -> bool:
-        """Whether it holds no blocks and waits for its turn to start, or to start again."""
-        return self.state is State.QUEUED or self.state is State.PREEMPTED
-
-    @property
     def started(self) -> bool:
         return self._started_at is not None
+
+    @property
+    def started_at(self) -> float | None:
+        """When the first step that ran it was planned."""
+        return self._started_at
+
+    @property
+    def prompt_tokens_run(self) -> int:
+        """Of its prompt, without those found in the cache; what was run again after a preemption counts once."""
+        return max(0, min(max(self._reached, self.computed), self.prompt_tokens) - self.cached_tokens)
+
+    @property
+    def preemptions(self) -> int:
+        return self._preemptions
 
     def names(self, blocks: int, block_size: int) -> list[bytes]:
         """The names of its first `blocks` full blocks."""
@@ -96,6 +166,7 @@ class Sequence:
         self.table = BlockTable(pool)
         self._root = root
         self._names = []
+        self.cached_hint = 0
 
     def begin_with(self, blocks: list[int], block_size: int) -> None:
         """Take up what the cache already holds of its history."""
@@ -116,17 +187,31 @@ class Sequence:
 
     def start(self, now: float) -> None:
         """A step includes it (again)."""
+        if self.state is State.DECODING:
+            return
         if self._started_at is None:
             self._started_at = now
+        self.waiting = False
         self.state = State.DECODING if self.output_tokens else State.PREFILLING
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has its first token."""
+        return self._first_token_at is not None
 
     def append(self, token: int, now: float) -> bool:
         """The next token has been chosen. Whether it is the last: an end token, or the output limit."""
-        self.tokens.append(token)
-        self.state = State.DECODING
+        tokens = self.tokens
+        tokens.append(token)
         if self._first_token_at is None:
             self._first_token_at = now
-        return token in self.end_tokens or self.output_tokens >= self.max_output_tokens
+            self.late = now > self.first_token_due
+            self.state = State.DECODING
+        elif now - self.last_token_at > self.itl_target_s:
+            self._late_gaps += 1
+            self.late = self.late or self._late_gaps > self.max_output_tokens // FORGIVEN_GAPS
+        self.last_token_at = now
+        return token in self.end_tokens or len(tokens) - self.prompt_tokens >= self.max_output_tokens
 
     def set_paused(self, paused: bool, now: float) -> None:
         """Pausing what is paused, or resuming what runs, changes nothing."""
@@ -134,15 +219,19 @@ class Sequence:
             self._paused_at = now
         if self.paused and not paused:
             self._paused_s += now - self._paused_at
+            # Its reader's own pause is no wait for a token.
+            self.last_token_at = max(self.last_token_at, now)
         self.paused = paused
 
     def preempt(self, pool: BlockPool) -> None:
         """Give its blocks up; it will be recomputed from its whole history."""
         self.table.drop()
         self.table = BlockTable(pool)
+        self._reached = max(self._reached, self.computed)
         self.computed = 0
         self._published = 0
         self.state = State.PREEMPTED
+        self.waiting = True
         self._preemptions += 1
 
     def finish(self, reason: FinishReason) -> None:
@@ -150,6 +239,7 @@ class Sequence:
         assert self.reason is None, f"{self.request} finished twice"
         self.reason = reason
         self.state = State.FINISHED
+        self.waiting = False
         self.table.drop()
 
     def stats(self, now: float) -> Stats:

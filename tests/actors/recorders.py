@@ -1,12 +1,13 @@
 """What stands around an actor under test: a clock turned by hand, addresses that remember what was sent to them, and
 requests made of a few numbers."""
 
+import math
 from array import array
 from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
 from actors.actor import Address, Mailbox
-from protocol.messages import Control, Data, Enqueue, Merging, ModelReady, Sampling
+from protocol.messages import Control, Data, Enqueue, Measured, Merging, ModelReady, Sampling
 
 Kind = TypeVar("Kind")
 
@@ -73,17 +74,20 @@ def enqueue(
     prompt: Iterable[int] | int = 4,
     *,
     connection: int = 1,
+    tenant: str = "",
     max_output_tokens: int = 4,
     end_tokens: tuple[int, ...] = (),
     received_at: float = 100.0,
     accepted_at: float | None = None,
     deadline_at: float | None = None,
+    ttft_target_s: float = math.inf,
+    itl_target_s: float = math.inf,
 ) -> Enqueue:
     """A request with the given prompt, or with one of so many tokens."""
     return Enqueue(
         request,
         connection=connection,
-        tenant="",
+        tenant=tenant,
         tokens=token_bytes(range(10, 10 + prompt) if isinstance(prompt, int) else prompt),
         sampling=Sampling(),
         max_output_tokens=max_output_tokens,
@@ -91,10 +95,12 @@ def enqueue(
         received_at=received_at,
         accepted_at=accepted_at,
         deadline_at=deadline_at,
+        ttft_target_s=ttft_target_s,
+        itl_target_s=itl_target_s,
     )
 
 
-def model_ready(blocks: int = 64, block_size: int = 4) -> ModelReady:
+def model_ready(blocks: int = 64, block_size: int = 4, calibration: tuple[Measured, ...] = ()) -> ModelReady:
     return ModelReady(
         name="tiny",
         folder="/nowhere",
@@ -109,4 +115,5 @@ def model_ready(blocks: int = 64, block_size: int = 4) -> ModelReady:
         kv_bytes=1,
         working_bytes=1,
         first_step_s=0.001,
+        calibration=calibration,
     )

@@ -106,7 +106,7 @@ async def test_the_latest_control_message_of_a_key_wins_and_stands_where_it_was_
 
 async def test_control_messages_of_other_keys_or_kinds_do_not_replace_one_another() -> None:
     box: Mailbox[Inbox] = Mailbox(still, 1)
-    said: list[Cancel | SetPaused | Credit] = [Cancel("a", 0), Cancel("b", 0), SetPaused("a", True, 0), Credit(1)]
+    said: list[Cancel | SetPaused | Credit] = [Cancel("a", 0), Cancel("b", 0), SetPaused("a", True, 0), Credit(1, 1)]
     for message in said:
         box.tell(message)
     assert [await box.take() for _ in said] == said
@@ -185,8 +185,8 @@ async def test_take_waits_for_a_message() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not taking.done()
-    box.tell(Credit(1))
-    assert await taking == Credit(1)
+    box.tell(Credit(1, 1))
+    assert await taking == Credit(1, 1)
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
@@ -198,8 +198,8 @@ async def test_a_mailbox_has_one_taker(turns: int) -> None:
     second = asyncio.create_task(box.take())
     with pytest.raises(AssertionError, match="one taker"):
         await asyncio.wait_for(second, 10)
-    box.tell(Credit(1))
-    assert await first == Credit(1)
+    box.tell(Credit(1, 1))
+    assert await first == Credit(1, 1)
 
 
 async def test_a_cancelled_take_can_be_followed_by_another() -> None:
@@ -207,11 +207,11 @@ async def test_a_cancelled_take_can_be_followed_by_another() -> None:
     taking = asyncio.create_task(box.take())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    box.tell(Credit(1))
+    box.tell(Credit(1, 1))
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
-    assert await box.take() == Credit(1)
+    assert await box.take() == Credit(1, 1)
 
 
 async def test_others_get_a_turn_before_every_message() -> None:
@@ -290,7 +290,7 @@ class Relay(Actor[Step | Credit]):
             case Credit():
                 self.rung.set()
                 if message.granted:
-                    self.next.tell(Credit(message.granted - 1))
+                    self.next.tell(Credit(message.granted - 1, 1))
 
 
 async def test_a_cycle_of_full_mailboxes_does_not_deadlock() -> None:
@@ -303,7 +303,7 @@ async def test_a_cycle_of_full_mailboxes_does_not_deadlock() -> None:
         for relay in ring:
             await relay.full.wait()
         before = [relay.steps for relay in ring]
-        ring[0].address.tell(Credit(2))
+        ring[0].address.tell(Credit(2, 2))
         for relay in ring:
             await relay.rung.wait()
     assert all(relay.steps - old <= 4 for relay, old in zip(ring, before, strict=True)), "control waited behind data"

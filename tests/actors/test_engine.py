@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from actors.actor import Mailbox
@@ -22,6 +23,7 @@ from actors.reaper import Patience
 from actors.vocabulary import Vocabulary
 from protocol import errors
 from protocol.messages import (
+    Accepted,
     CloseConnection,
     Drain,
     Drained,
@@ -42,13 +44,15 @@ POISON = Drained(0.0)
 """A message that none of the three expects: whose handler gets it raises."""
 LONGEST_S = 120.0
 MAX_CONTEXT = 256
+CONFIG = Config(max_running=8, grace_s=20.0)
+ONE_AT_A_TIME = structs.replace(CONFIG, max_running=1)
 
 
 class Worker(FakeWorker):
     """One that counts its lives, and may take its time to die, as a process does."""
 
     def __init__(self) -> None:
-        super().__init__(Random(1), blocks=64, block_size=16, max_context=MAX_CONTEXT)
+        super().__init__(Random(1), blocks=64, block_size=16, max_context=MAX_CONTEXT, calibrated=True)
         self.lives = 0
         self.slow_to_die = False
         self.dead = asyncio.Event()
@@ -69,7 +73,7 @@ class Worker(FakeWorker):
 class House:
     """An engine that runs, its workers, and all that its connections were told."""
 
-    def __init__(self, loop: SimulatedLoop, vocabulary: Vocabulary, patience: Patience, max_running: int) -> None:
+    def __init__(self, loop: SimulatedLoop, vocabulary: Vocabulary, patience: Patience, config: Config) -> None:
         self.loop = loop
         self.workers: list[Worker] = []
         self.told: dict[int, list[ConnectionInbox]] = {}
@@ -77,7 +81,7 @@ class House:
         self.serving: list[asyncio.Task[None]] = []
         self.announced: list[ModelReady] = []
         self.engine = Engine(
-            Config(max_running=max_running, grace_s=20.0),
+            config,
             new_child=self._new_child,
             load_vocabulary=lambda _: vocabulary,
             offload=self._offload,
@@ -110,9 +114,9 @@ class House:
         self.serving.append(asyncio.create_task(self.engine.open_connection(socket, ""), name="socket"))
         return socket
 
-    def ask(self, socket: FakeSocket) -> None:
-        """For an answer of 126 tokens, which takes more than a second."""
-        socket.feed(json.dumps({"type": "response.create", "input": "d", "temperature": 0}))
+    def ask(self, socket: FakeSocket, **fields: object) -> None:
+        """For an answer of 126 tokens, which takes about a second."""
+        socket.feed(json.dumps({"type": "response.create", "input": "d", "temperature": 0, **fields}))
 
     async def running_on(self, *sockets: FakeSocket) -> None:
         """Until each of them has read some of an answer."""
@@ -149,10 +153,10 @@ def live(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     monkeypatch.setattr(Connection, "handle", keep)
 
     def run(
-        scene: Callable[[House], Coroutine[Any, Any, None]], patience: Patience | None = None, max_running: int = 8
+        scene: Callable[[House], Coroutine[Any, Any, None]], patience: Patience | None = None, config: Config = CONFIG
     ) -> House:
         loop = SimulatedLoop(Random(1))
-        house = House(loop, vocabulary, patience or Patience(), max_running)
+        house = House(loop, vocabulary, patience or Patience(), config)
         houses.append(house)
 
         async def both() -> None:
@@ -341,6 +345,50 @@ def test_an_admission_that_starts_anew_while_it_drains_accepts_nothing(live: Cal
         live(scene, patience=Patience(tick_s=5.0))
 
 
+# --- the settings reach those they are for ---
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"max_waiting": 1}, "All 1 places to wait are taken"),
+        ({"max_waiting_work_s": 0.1}, "of work are waiting, and this is"),
+        ({"max_wait_s": 0.05}, "and nobody is let to wait longer than 50 ms"),
+    ],
+)
+def test_the_waiting_room_is_as_large_as_its_settings_say(
+    setting: dict[str, Any], sentence: str, live: Callable[..., House]
+) -> None:
+    async def scene(house: House) -> None:
+        await house.ready()
+        first = house.open()
+        for number in (1, 2, 3):
+            socket = first if number == 1 else house.open()
+            house.ask(socket)
+            await house.until(lambda: any(isinstance(told, Accepted | Refused) for told in house.told.get(number, ())))  # noqa: B023
+        assert await house.answer(socket) == "server_overloaded"
+        (refused,) = (told for told in house.told[3] if isinstance(told, Refused))
+        assert sentence in refused.error.message
+        await house.whole_answer(first)
+
+    live(scene, config=structs.replace(ONE_AT_A_TIME, **setting))
+
+
+def test_what_the_worker_measured_says_which_deadlines_cannot_be_met(live: Callable[..., House]) -> None:
+    async def scene(house: House) -> None:
+        await house.ready()
+        socket, other = house.open(), house.open()
+        house.ask(socket, deadline_ms=5)
+        assert await house.answer(socket) == "deadline_exceeded"
+        (refused,) = (told for told in house.told[1] if isinstance(told, Refused))
+        assert refused.error.message.startswith("The first token would come after about ")
+        assert house.engine.scheduler.statistics()["data"].taken == 0
+        house.ask(other, deadline_ms=30_000)
+        await house.whole_answer(other)
+
+    live(scene)
+
+
 # --- figures ---
 
 
@@ -363,6 +411,6 @@ def test_queued_counts_who_waits_in_the_room_and_who_was_let_in_but_never_ran(li
         assert queued() == 0
 
     with capture_logs() as logs:
-        live(scene, max_running=1)
+        live(scene, config=ONE_AT_A_TIME)
     finished = [entry for entry in logs if entry["event"] == "request.finished"]
     assert len(finished) == 3

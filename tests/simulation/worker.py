@@ -13,19 +13,28 @@ from random import Random
 
 import msgspec
 
+from actors.scheduling.costs import Costs, work_of
 from kernels.byte_tokeniser import END_ID, START_ID
 from protocol.messages import (
     Chunk,
     FromWorker,
     LoadModel,
+    Measured,
     ModelFound,
     ModelReady,
     SampledToken,
     Step,
     StepDone,
+    Work,
 )
 
 LETTERS = "abcdefgh  .,é✓漢字🙂e\u0301👩‍💻"
+COSTS = Costs(coefficients=(0.006, 2e-4, 1e-6, 1e-6, 5e-4, 1e-6))
+"""What a step takes, give or take."""
+CALIBRATION = tuple(
+    Measured(work, COSTS.step_s(work))
+    for work in (Work(0, 0, 0, 1, 8), Work(0, 0, 0, 8, 500), Work(16, 136, 0, 0, 0), Work(32, 1500, 40, 1, 8))
+)
 _PROMPT_ENDS = len("assistant\n") + 1
 
 
@@ -36,13 +45,19 @@ def answer_to(prompt: "array[int]") -> bytes:
 
 
 class FakeWorker:
-    """Runs steps in virtual time. `crash_in`, `hang_in` and `slow_in` count steps; None: never."""
+    """Runs steps in virtual time, which take longer the more is in them. `calibrated`: it says so beforehand.
 
-    def __init__(self, chance: Random, blocks: int, block_size: int, max_context: int) -> None:
+    `crash_in`, `hang_in` and `slow_in` count steps; None: never.
+    """
+
+    def __init__(
+        self, chance: Random, blocks: int, block_size: int, max_context: int, *, calibrated: bool = False
+    ) -> None:
         self._chance = chance
         self._blocks = blocks
         self._block_size = block_size
         self._max_context = max_context
+        self._calibrated = calibrated
         self._decode = msgspec.msgpack.Decoder(Step | LoadModel).decode
         self._cache: dict[int, list[int]] = {}
         self._alive = False
@@ -75,6 +90,7 @@ class FakeWorker:
             kv_bytes=0,
             working_bytes=0,
             first_step_s=0.0,
+            calibration=CALIBRATION if self._calibrated else (),
         )
         self._later(0.2, ready)
 
@@ -92,7 +108,8 @@ class FakeWorker:
         tokens = tuple(
             SampledToken(self._next(chunk)) for chunk in map(self._run, step_read.chunks) if chunk.sampling is not None
         )
-        took_s = 0.5 if self._counts_down("slow_in") else self._chance.uniform(0.005, 0.02)
+        usual_s = COSTS.step_s(work_of(step_read.chunks)) * self._chance.uniform(0.7, 1.5)
+        took_s = 0.5 if self._counts_down("slow_in") else usual_s
         self._later(took_s, StepDone(step.step, tokens, took_s))
 
     def kill(self) -> None:

@@ -22,6 +22,7 @@ from actors.engine import Engine
 from actors.executor import Executor
 from actors.reaper import Patience, Reaper
 from actors.scheduler import Scheduler
+from actors.scheduling.policies import POLICIES, PolicyName
 from actors.tokeniser import Tokeniser
 from actors.vocabulary import Vocabulary
 from protocol.input_items import Message
@@ -63,6 +64,7 @@ class World:
         self.fault_names: list[str] = []
         self.engine: Engine
         self.worker: FakeWorker
+        self.policy: PolicyName
         self.sockets: list[FakeSocket] = []
         self.clean = not self.faults
         self.actors: dict[str, Actor[Any]] = {}
@@ -126,7 +128,10 @@ class World:
         try:
             self.loop.run(asyncio.wait_for(self._live(), LONGEST_S))
         except BaseException as error:
-            error.add_note(f"seed {self.seed}, faults {self.fault_names}: python -m tests.simulation {self.seed}")
+            policy = getattr(self, "policy", "none yet")
+            error.add_note(
+                f"seed {self.seed}, policy {policy}, faults {self.fault_names}: python -m tests.simulation {self.seed}"
+            )
             raise
         finally:
             _world = None
@@ -141,12 +146,16 @@ class World:
             blocks=-(-MAX_CONTEXT // block_size) + chance.choice((0, 1, 3, 6, 60)),
             block_size=block_size,
             max_context=MAX_CONTEXT,
+            calibrated=chance.random() < 0.5,
         )
+        self.policy = chance.choice(POLICIES)
         self.engine = Engine(
             Config(
                 max_running=chance.choice((1, 4, 8, 8)),
                 max_waiting=chance.choice((2, 16)),
                 max_wait_s=chance.choice((0.5, 60.0)),
+                max_waiting_work_s=chance.choice((0.5, 300.0)),
+                policy=self.policy,
                 chunk_tokens=chance.choice((4, 16, 64)),
                 hang_s=2.0,
                 grace_s=5.0,
@@ -189,8 +198,10 @@ class World:
         pool = scheduler._schedule.pool
         assert pool.used == 0, f"{pool.used} blocks are still used"
         assert not len(scheduler._schedule), "the scheduler still has sequences"
-        assert not admission._room, "somebody still waits"
-        assert not admission._passed_on, f"admission still waits for {admission._passed_on}"
+        assert not len(admission._room), "somebody still waits"
+        assert not admission._room._inside, f"admission still waits for {admission._room._inside}"
+        assert not admission._room._clients._counters, "admission still counts for a client"
+        assert scheduler._schedule.backlog_tokens == 0, "a backlog of nobody"
         reaper = self.actors["reaper"]
         assert isinstance(reaper, Reaper)
         assert not reaper.alive, f"the reaper still watches {reaper.alive} requests"
@@ -293,6 +304,10 @@ class Client:
             create["deadline_ms"] = chance.choice((1, 20, 100, 1000))
         if chance.random() < 0.1:
             create["input"] = "y" * 100
+        if chance.random() < 0.5:
+            create["targets"] = {"ttft_ms": chance.choice((5, 100, 3000)), "itl_ms": chance.choice((5, 30, 300))}
+        if chance.random() < 0.3:
+            create["service_tier"] = chance.choice(("auto", "flex", "priority", "ultrafast"))
         self.sent.setdefault(lane, []).append(create)
         self._say(create)
 

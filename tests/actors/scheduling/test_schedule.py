@@ -1,101 +1,37 @@
-"""Whose turn it is, against a cache that remembers what was written where.
+"""Any order of arrivals, ends, pauses, steps and lost workers, under every policy: nothing is lost and all get on."""
 
-The cache stands for the device: each step's chunks are written into it when the step is planned, as (history up to and
-with the token, and whose it is), which is what keys and values at a position depend on. A chunk whose table does not
-hold exactly its sequence's history before `start` would be answered wrongly. Blocks are shared by those who only read
-them: one that is written belongs to one table, and no other step that reads or writes it is in flight.
-"""
+from typing import ClassVar, Literal
 
-from typing import ClassVar
-
-import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from msgspec import structs
 
 from actors.scheduling.blocks import BlockPool
-from actors.scheduling.policy import FixedChunk
+from actors.scheduling.costs import Costs, work_of
+from actors.scheduling.policies import PolicyName, policy_named
 from actors.scheduling.schedule import Outcome, Schedule
 from actors.scheduling.sequence import Sequence
-from protocol.messages import Chunk, FinishReason, SampledToken, Step, StepDone
+from protocol.messages import Chunk, Credit, FinishReason, Measured, SampledToken, Step, StepDone, Work
 from tests.actors.recorders import enqueue, tokens_in
+from tests.actors.scheduling.device import Device
 
 END = 0
-
-
-class Cache:
-    """What each slot of each block holds: the history that its keys and values were computed from."""
-
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
-        self._slots: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
-
-    def _slot(self, table: list[int], position: int) -> tuple[int, int]:
-        return table[position // self._block_size], position % self._block_size
-
-    def holds(self, table: list[int], tenant: str, history: list[int]) -> bool:
-        return all(
-            self._slots.get(self._slot(table, position)) == (tenant, tuple(history[: position + 1]))
-            for position in range(len(history))
-        )
-
-    def write(self, table: list[int], tenant: str, start: int, history: list[int]) -> None:
-        for position in range(start, len(history)):
-            self._slots[self._slot(table, position)] = tenant, tuple(history[: position + 1])
-
-
-class Device:
-    """Runs planned steps on a cache, and checks of each that it can be run as it is."""
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
-        self.cache = Cache(block_size)
-        self.in_flight: list[Step] = []
-        self.histories: dict[str, list[int]] = {}
-        self.tenants: dict[str, str] = {}
-
-    def written(self, chunk: Chunk) -> list[int]:
-        """The blocks that it writes; those before them it only reads."""
-        return tokens_in(chunk.blocks)[chunk.start // self.block_size :]
-
-    def begin(self, step: Step) -> None:
-        under_way = [chunk for earlier in self.in_flight for chunk in earlier.chunks]
-        for chunk in step.chunks:
-            history, tokens, table = self.histories[chunk.request], tokens_in(chunk.tokens), tokens_in(chunk.blocks)
-            end = chunk.start + len(tokens)
-            assert tokens, "an empty chunk"
-            assert tokens == history[chunk.start : end]
-            assert len(table) == len(set(table)) == -(-end // self.block_size)
-            for other in (*under_way, *step.chunks):
-                if other is not chunk:
-                    assert not set(self.written(chunk)) & set(tokens_in(other.blocks)), "written, and another's too"
-                    assert not set(self.written(other)) & set(table), "read before the step that writes it is done"
-            tenant = self.tenants.get(chunk.request, "")
-            assert self.cache.holds(table, tenant, history[: chunk.start]), "the table does not hold the history"
-        for chunk in step.chunks:
-            end = chunk.start + len(tokens_in(chunk.tokens))
-            history = self.histories[chunk.request][:end]
-            self.cache.write(tokens_in(chunk.blocks), self.tenants.get(chunk.request, ""), chunk.start, history)
-        self.in_flight.append(step)
-
-    def end(self) -> Step:
-        """The oldest step: what it read and wrote must still be there."""
-        step = self.in_flight.pop(0)
-        for chunk in step.chunks:
-            history = self.histories[chunk.request][: chunk.start + len(tokens_in(chunk.tokens))]
-            assert self.cache.holds(tokens_in(chunk.blocks), self.tenants.get(chunk.request, ""), history)
-        return step
-
-    def lose(self) -> None:
-        self.in_flight.clear()
-        self.cache = Cache(self.block_size)
+TRUTH = Costs(coefficients=(0.02, 0.01, 1e-4, 1e-4, 0.02, 1e-4))
+"""What steps take here: of the order of the shortest targets, so that not everything can be in time."""
+WORKS = [
+    Work(tokens, tokens * start + tokens * (tokens + 1) // 2, start, rows, rows * context)
+    for tokens, start in ((0, 0), (2, 0), (6, 0), (12, 8))
+    for rows, context in ((0, 0), (1, 4), (4, 20))
+]
+CALIBRATION = [Measured(work, TRUTH.step_s(work)) for work in WORKS]
+TTFT_TARGETS_S = (0.05, 0.5, 5.0, float("inf"))
+ITL_TARGETS_S = (0.01, 0.06, 0.2, float("inf"))
 
 
 class Requests(RuleBasedStateMachine):
-    """Any order of arrivals, ends, pauses, steps and lost workers."""
+    """The real schedule beside a plain account of what should be. What steps take is known, or learned, or neither."""
 
-    steps_ahead: ClassVar[int] = 1
+    policy: ClassVar[PolicyName]
 
     @initialize(
         blocks=st.integers(2, 10),
@@ -103,17 +39,41 @@ class Requests(RuleBasedStateMachine):
         chunk=st.integers(1, 9),
         step_tokens=st.integers(1, 12),
         step_rows=st.integers(1, 4),
+        steps_ahead=st.integers(1, 2),
+        costs=st.sampled_from(["unknown", "calibrated", "learned"]),
+        by_credit=st.booleans(),
     )
-    def engine(self, blocks: int, block_size: int, chunk: int, step_tokens: int, step_rows: int) -> None:
+    def engine(
+        self,
+        blocks: int,
+        block_size: int,
+        chunk: int,
+        step_tokens: int,
+        step_rows: int,
+        steps_ahead: int,
+        costs: Literal["unknown", "calibrated", "learned"],
+        by_credit: bool,
+    ) -> None:
         self.blocks = blocks
         self.max_context = blocks * block_size
         self.step_tokens = step_tokens
         self.step_rows = step_rows
         self.chunk = chunk
-        self.schedule = Schedule(BlockPool(blocks, block_size), FixedChunk(chunk), step_tokens, step_rows)
+        self.steps_ahead = steps_ahead
+        self.learns = costs != "unknown"
+        self.by_credit = by_credit
+        self.schedule = Schedule(
+            BlockPool(blocks, block_size),
+            policy_named(self.policy, chunk),
+            step_tokens,
+            step_rows,
+            costs=Costs(CALIBRATION) if costs == "calibrated" else Costs(),
+        )
         self.device = Device(block_size)
-        self.now = 0.0
+        self.now = 100.0
         self.arrived = 0
+        self.arrived_tokens = 0
+        self.credit = Credit(0, 0)
         self.alive: dict[str, Sequence] = {}
         self.touched: set[str] = set()
         """Those that have ended while a step in flight touched them."""
@@ -127,19 +87,39 @@ class Requests(RuleBasedStateMachine):
 
     # --- rules ---
 
-    @rule(data=st.data(), prompt=st.integers(1, 12), output=st.integers(0, 12))
-    def arrive(self, data: st.DataObject, prompt: int, output: int) -> None:
+    @precondition(lambda self: not self.by_credit or self.may_come)
+    @rule(
+        data=st.data(),
+        prompt=st.integers(1, 12),
+        output=st.integers(0, 12),
+        ttft_target_s=st.sampled_from(TTFT_TARGETS_S),
+        itl_target_s=st.sampled_from(ITL_TARGETS_S),
+    )
+    def arrive(self, data: st.DataObject, prompt: int, output: int, ttft_target_s: float, itl_target_s: float) -> None:
         """Often with a beginning that another had: the same prompt, or the next turn."""
         tokens = data.draw(st.sampled_from([[], *map(list, self.device.histories.values())]))
         tokens += data.draw(st.lists(st.integers(1, 2), min_size=prompt, max_size=prompt))
         tokens = tokens[: min(12, self.max_context)]
-        output = min(output, self.max_context - len(tokens))
         self.arrived += 1
+        self.arrived_tokens += len(tokens)
         name = f"r{self.arrived}"
         self.device.tenants[name] = tenant = data.draw(st.sampled_from("ttu"))
-        request = enqueue(name, tokens, max_output_tokens=output, end_tokens=(END,))
-        self.alive[name] = self.schedule.add(structs.replace(request, tenant=tenant), self.now)
+        request = enqueue(
+            name,
+            tokens,
+            tenant=tenant,
+            max_output_tokens=min(output, self.max_context - len(tokens)),
+            end_tokens=(END,),
+            received_at=self.now,
+            ttft_target_s=ttft_target_s,
+            itl_target_s=itl_target_s,
+        )
+        self.alive[name] = self.schedule.add(request, self.now)
         self.device.histories[name] = tokens
+
+    @rule(seconds=st.sampled_from([0.01, 0.1, 1.0, 100.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
     @precondition(lambda self: len(self.device.in_flight) < self.steps_ahead)
     @rule()
@@ -148,16 +128,22 @@ class Requests(RuleBasedStateMachine):
             name for name, one in self.alive.items() if not one.paused and not self.in_flight(name) and one.remaining
         ]
         line = [one for one in self.schedule.sequences if one.waiting and not one.paused]
+        before = {name: one.preemptions for name, one in self.alive.items()}
         step = self.schedule.plan(self.now)
         chunks = step.chunks if step is not None else ()
         names = [chunk.request for chunk in chunks]
+        sizes = [len(tokens_in(chunk.tokens)) for chunk in chunks]
         assert len(set(names)) == len(names)
         assert set(names) <= set(runnable), "paused, ended and planned ones are left alone"
-        assert sum(len(tokens_in(chunk.tokens)) for chunk in chunks) <= self.step_tokens
+        assert sum(sizes) <= self.step_tokens
         assert len(chunks) <= self.step_rows
-        line.sort(key=lambda one: one.order)
-        came_in = [one.request in names for one in line]
-        assert came_in == sorted(came_in, reverse=True), "somebody overtook the first who waits"
+        if self.policy in ("slack", "fixed_chunk"):
+            assert sum(size for size in sizes if size > 1) <= self.chunk
+        if self.policy != "slack":
+            line.sort(key=lambda one: one.order)
+            came_in = [one.request in names for one in line]
+            assert came_in == sorted(came_in, reverse=True), "somebody overtook the first who waits"
+        self.check_who_gave_way(before)
         if step is None:
             if not self.device.in_flight:
                 assert not runnable, "nothing runs though something could"
@@ -177,18 +163,28 @@ class Requests(RuleBasedStateMachine):
         newest = chunk.start + len(tokens_in(chunk.tokens)) == len(self.device.histories[chunk.request])
         assert (chunk.sampling is not None) == (newest and one.max_output_tokens > 0)
 
+    def check_who_gave_way(self, before: dict[str, int]) -> None:
+        """`before`: how often each had been preempted."""
+        gave_way = [one for name, one in self.alive.items() if one.preemptions > before[name] and not one.paused]
+        for one in gave_way:
+            for other in self.alive.values():
+                if not other.waiting and not other.steps_in_flight:
+                    assert not other.paused, "a paused one kept its memory, and one that was not lost it"
+                    assert other.order < one.order, "the earlier one gave way"
+
     @precondition(lambda self: self.device.in_flight)
-    @rule(data=st.data())
-    def complete(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), noise=st.sampled_from([0.5, 0.9, 1.0, 1.0, 1.1, 5.0]))
+    def complete(self, data: st.DataObject, noise: float) -> None:
         step = self.device.end()
         count = sum(1 for chunk in step.chunks if chunk.sampling is not None)
         chosen = data.draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
-        self.finish_step(step, chosen)
+        self.finish_step(step, chosen, noise)
 
-    def finish_step(self, step: Step, chosen: list[int]) -> Outcome:
-        self.now += 1.0
-        done = StepDone(step.step, tuple(SampledToken(token) for token in chosen), 0.01)
-        outcome = self.schedule.complete(done, self.now)
+    def finish_step(self, step: Step, chosen: list[int], noise: float = 1.0) -> Outcome:
+        took_s = noise * TRUTH.step_s(work_of(step.chunks))
+        self.now += took_s
+        tokens = tuple(SampledToken(token) for token in chosen)
+        outcome = self.schedule.complete(StepDone(step.step, tokens, took_s if self.learns else 0.0), self.now)
         sampled = [chunk.request for chunk in step.chunks if chunk.sampling is not None]
         expected = [(name, token) for name, token in zip(sampled, chosen, strict=True) if name in self.alive]
         assert [(row.request, row.token.token) for row in outcome.rows] == expected, "a token for everyone still here"
@@ -225,7 +221,8 @@ class Requests(RuleBasedStateMachine):
     @rule(data=st.data(), paused=st.booleans())
     def pause(self, data: st.DataObject, paused: bool) -> None:
         assume(self.alive)
-        self.alive[data.draw(st.sampled_from(sorted(self.alive)))].set_paused(paused, self.now)
+        one = self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
+        self.schedule.set_paused(one, paused, self.now)
 
     @precondition(lambda self: self.arrived)
     @rule(blocks_more=st.integers(0, 3))
@@ -254,6 +251,10 @@ class Requests(RuleBasedStateMachine):
         self.stale = None
 
     # --- the plain account of what should be ---
+
+    @property
+    def may_come(self) -> bool:
+        return self.arrived < self.credit.granted and self.arrived_tokens < self.credit.tokens
 
     def in_flight(self, name: str) -> bool:
         return any(chunk.request == name for step in self.device.in_flight for chunk in step.chunks)
@@ -292,18 +293,29 @@ class Requests(RuleBasedStateMachine):
             for chunk in step.chunks:
                 held[self.device.tenants[chunk.request]].update(tokens_in(chunk.blocks))
         assert held["t"].isdisjoint(held["u"]), "tenants share a block"
-        assert self.schedule.waits_for_memory == any(one.waiting and not one.paused for one in self.alive.values())
+        self.check_credit()
+
+    def check_credit(self) -> None:
+        line = [one for one in self.alive.values() if one.waiting and not one.paused]
+        short = self.schedule.waits_for_memory
+        assert short or not any(one.started for one in line), "a preempted one waits for memory"
+        assert line or not short, "memory is waited for by nobody"
+        before, most = self.credit, 2 * self.step_rows
+        self.credit = self.schedule.credit(self.step_rows)
+        assert self.credit.granted >= before.granted
+        assert self.credit.tokens >= before.tokens
+        assert not short or self.credit == before, "somebody new may come in while memory is short"
+        assert max(self.credit.granted - self.arrived, 0) + len(self.alive) <= max(most, len(self.alive))
+        assert not self.by_credit or len(self.alive) <= most
+        assert self.alive or self.may_come, "nobody is here, and nobody may come"
 
     def teardown(self) -> None:
         """With everyone resumed, steps alone finish everything, in a bounded number of them."""
         if not hasattr(self, "schedule"):
             return
         for one in self.alive.values():
-            one.set_paused(False, self.now)
-        longest = min(self.chunk, self.step_tokens)
-        bound = sum(
-            (one.max_output_tokens + 2) * (2 + self.max_context // longest) for one in self.alive.values()
-        ) + len(self.device.in_flight)
+            self.schedule.set_paused(one, False, self.now)
+        bound = len(self.device.in_flight) + sum(self.most_steps(one) for one in self.alive.values())
         steps = 0
         while self.alive or self.device.in_flight:
             while len(self.device.in_flight) < self.steps_ahead:
@@ -319,502 +331,32 @@ class Requests(RuleBasedStateMachine):
         assert self.schedule.pool.used == 0
         assert self.released == set(self.finished) == set(self.device.histories)
 
+    def most_steps(self, one: Sequence) -> int:
+        """As if every token of its history had to be read again for each token of its answer."""
+        longest = 1 if self.policy == "slack" else min(self.chunk, self.step_tokens)
+        return (one.max_output_tokens + 2) * (2 + self.max_context // longest)
 
-class RequestsTwoStepsAhead(Requests):
-    steps_ahead = 2
 
+class SlackRequests(Requests):
+    policy = "slack"
 
-Requests.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-RequestsTwoStepsAhead.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestRequests = Requests.TestCase
-TestRequestsTwoStepsAhead = RequestsTwoStepsAhead.TestCase
 
+class FixedChunkRequests(Requests):
+    policy = "fixed_chunk"
 
-# --- scenes ---
 
+class DecodeFirstRequests(Requests):
+    policy = "decode_first"
 
-class Scene:
-    """A schedule that is stepped to its end, one step at a time."""
 
-    def __init__(
-        self, blocks: int, block_size: int = 4, chunk: int = 64, step_tokens: int = 64, step_rows: int = 64
-    ) -> None:
-        self.schedule = Schedule(BlockPool(blocks, block_size), FixedChunk(chunk), step_tokens, step_rows)
-        self.device = Device(block_size)
-        self.outcomes: list[Outcome] = []
-        self.computed = 0
-        self.last: Step | None = None
+class PrefillFirstRequests(Requests):
+    policy = "prefill_first"
 
-    def add(self, name: str, prompt: int | list[int], output: int, tenant: str = "") -> Sequence:
-        """A prompt of so many tokens is like no other."""
-        if isinstance(prompt, int):
-            start = 1000 * (1 + len(self.device.histories))
-            prompt = list(range(start, start + prompt))
-        self.device.histories[name] = list(prompt)
-        self.device.tenants[name] = tenant
-        request = enqueue(name, prompt, max_output_tokens=output)
-        return self.schedule.add(structs.replace(request, tenant=tenant), 0.0)
 
-    def plan(self) -> list[str]:
-        """Names of those in the next step; it is left in flight."""
-        step = self.schedule.plan(0.0)
-        if step is None:
-            return []
-        self.device.begin(step)
-        self.last = step
-        self.computed += sum(len(tokens_in(chunk.tokens)) for chunk in step.chunks)
-        return [chunk.request for chunk in step.chunks]
-
-    def complete(self) -> Outcome:
-        step = self.device.end()
-        count = sum(1 for chunk in step.chunks if chunk.sampling is not None)
-        outcome = self.schedule.complete(StepDone(step.step, (SampledToken(7),) * count, 0.01), 0.0)
-        for row in outcome.rows:
-            self.device.histories[row.request].append(row.token.token)
-        self.schedule.audit()
-        self.outcomes.append(outcome)
-        return outcome
-
-    def step(self) -> list[str]:
-        names = self.plan()
-        if names:
-            self.complete()
-        return names
-
-    def run(self) -> list[str]:
-        """To the end. Who ended, in order."""
-        while len(self.schedule):
-            assert self.step(), "nothing runs though something is here"
-        return [one.request for outcome in self.outcomes for one in outcome.ended]
-
-
-def test_a_pool_of_one_full_context_serves_several_without_thrashing() -> None:
-    scene = Scene(blocks=8)
-    for name in "abcd":
-        scene.add(name, prompt=8, output=24)
-    assert scene.run() == list("abcd")
-    assert all(outcome.rows for outcome in scene.outcomes), "every step gives somebody a token"
-    least = 4 * (8 + 24 - 1)
-    assert scene.computed <= 3 * least, "more is computed again than computed"
-
-
-def test_two_that_together_exceed_the_memory_both_finish() -> None:
-    scene = Scene(blocks=6)
-    scene.add("a", prompt=8, output=12)
-    scene.add("b", prompt=8, output=12)
-    assert scene.run() == ["a", "b"]
-    assert scene.schedule.preemptions >= 1
-
-
-def test_the_first_to_come_is_never_preempted_for_later_ones() -> None:
-    scene = Scene(blocks=6)
-    first = scene.add("a", prompt=4, output=20)
-    for name in "bcd":
-        scene.add(name, prompt=4, output=20)
-    scene.run()
-    assert first.stats(0.0).preemptions == 0
-
-
-@pytest.mark.parametrize("prompt", [1, 2])
-def test_nobody_overtakes_the_first_that_waits_for_memory(prompt: int) -> None:
-    scene = Scene(blocks=4)
-    scene.add("running", prompt=8, output=8)
-    scene.step()
-    scene.add("long", prompt=12, output=2)
-    scene.add("short", prompt=prompt, output=1)
-    while "long" not in (names := scene.plan()):
-        assert names == ["running"]
-        scene.complete()
-
-
-def test_one_starts_only_beside_the_next_block_of_everyone_who_runs() -> None:
-    scene = Scene(blocks=4)
-    scene.add("a", prompt=5, output=8)
-    scene.step()
-    scene.add("b", prompt=8, output=2)
-    assert scene.step() == ["a"], "two blocks are free, but one of them is a's next"
-
-
-def test_whoever_a_step_in_flight_includes_is_not_preempted_and_the_first_sits_that_step_out() -> None:
-    scene = Scene(blocks=3)
-    first = scene.add("a", prompt=4, output=4)
-    later = scene.add("b", prompt=2, output=8)
-    assert scene.step() == ["a", "b"]
-    first.set_paused(True, 0.0)
-    while scene.schedule.pool.free:
-        assert scene.plan() == ["b"]
-        if scene.schedule.pool.free:
-            scene.complete()
-    first.set_paused(False, 0.0)
-    assert scene.plan() == [], "a needs a block, and b's is being written"
-    scene.complete()
-    assert scene.step() == ["a"]
-    assert [one.stats(0.0).preemptions for one in (first, later)] == [0, 1]
-
-
-def test_paused_ones_give_way_the_latest_first() -> None:
-    scene = Scene(blocks=4)
-    paused = [scene.add(name, prompt=4, output=8) for name in "ab"]
-    scene.step()
-    for one in paused:
-        one.set_paused(True, 0.0)
-    scene.add("c", prompt=12, output=2)
-    assert scene.step() == ["c"]
-    assert [one.stats(0.0).preemptions for one in paused] == [0, 1]
-
-
-def test_paused_ones_are_not_preempted_in_vain() -> None:
-    scene = Scene(blocks=4)
-    paused = scene.add("a", prompt=4, output=8)
-    scene.add("b", prompt=8, output=4)
-    scene.step()
-    paused.set_paused(True, 0.0)
-    scene.add("c", prompt=12, output=2)
-    assert scene.step() == ["b"]
-    assert paused.stats(0.0).preemptions == 0, "its blocks would not have been enough"
-
-
-def test_a_paused_one_that_was_preempted_stays_away_until_it_is_resumed() -> None:
-    scene = Scene(blocks=4)
-    paused = scene.add("a", prompt=4, output=4)
-    scene.step()
-    paused.set_paused(True, 0.0)
-    scene.add("b", prompt=16, output=0)
-    assert scene.step() == ["b"]
-    assert not scene.schedule.waits_for_memory
-    assert scene.step() == []
-    paused.set_paused(False, 0.0)
-    assert scene.schedule.waits_for_memory
-    assert scene.run() == ["b", "a"]
-
-
-def test_a_step_runs_as_many_rows_as_it_may_and_the_first_to_come_first() -> None:
-    scene = Scene(blocks=16, step_rows=2)
-    for name in "abcd":
-        scene.add(name, prompt=4, output=3)
-    assert scene.step() == ["a", "b"]
-    assert scene.step() == ["a", "b"]
-    assert scene.step() == ["a", "b"]
-    assert scene.step() == ["c", "d"]
-    assert scene.run() == ["a", "b", "c", "d"]
-
-
-def test_whoever_a_full_step_leaves_out_has_taken_no_memory() -> None:
-    scene = Scene(blocks=16, step_rows=1)
-    scene.add("a", prompt=4, output=2)
-    left_out = scene.add("b", prompt=4, output=2)
-    assert scene.plan() == ["a"]
-    assert left_out.waiting
-    assert scene.schedule.pool.used == 1
-
-
-def test_prefill_only_ends_without_a_token() -> None:
-    scene = Scene(blocks=4, chunk=4)
-    scene.add("a", prompt=6, output=0)
-    scene.plan()
-    assert scene.complete() == Outcome((), (), ())
-    scene.plan()
-    outcome = scene.complete()
-    assert outcome.rows == ()
-    assert [one.reason for one in outcome.ended] == ["prefilled"]
-    assert outcome.ended == outcome.released
-
-
-def test_a_cancel_with_a_step_in_flight_returns_the_blocks_when_the_step_is_done() -> None:
-    scene = Scene(blocks=4)
-    one = scene.add("a", prompt=6, output=4)
-    scene.plan()
-    assert not scene.schedule.end(one, "cancelled")
-    assert scene.schedule.pool.used == 2
-    assert scene.schedule.requests == ("a",)
-    outcome = scene.complete()
-    assert (outcome.rows, outcome.ended, outcome.released) == ((), (), (one,))
-    assert scene.schedule.pool.used == 0
-    assert len(scene.schedule.requests) == 0
-
-
-def test_a_cancel_without_a_step_in_flight_returns_the_blocks_at_once() -> None:
-    scene = Scene(blocks=4)
-    one = scene.add("a", prompt=6, output=4)
-    scene.step()
-    assert scene.schedule.end(one, "cancelled")
-    assert scene.schedule.pool.used == 0
-
-
-def test_an_end_token_at_the_output_limit_is_a_stop() -> None:
-    schedule = Schedule(BlockPool(4, 4), FixedChunk(8), 8)
-    schedule.add(enqueue("a", 4, max_output_tokens=1, end_tokens=(5,)), 0.0)
-    assert schedule.plan(0.0) is not None
-    outcome = schedule.complete(StepDone(1, (SampledToken(5),), 0.01), 0.0)
-    assert [one.reason for one in outcome.ended] == ["stop"]
-
-
-def test_a_request_that_comes_twice_is_a_defect() -> None:
-    scene = Scene(blocks=4)
-    scene.add("a", prompt=4, output=4)
-    with pytest.raises(AssertionError, match="came twice"):
-        scene.add("a", prompt=4, output=4)
-
-
-def test_a_new_pool_while_steps_or_running_ones_are_here_is_a_defect() -> None:
-    scene = Scene(blocks=4)
-    scene.add("a", prompt=4, output=4)
-    scene.plan()
-    with pytest.raises(AssertionError, match="still in flight"):
-        scene.schedule.replace_pool(BlockPool(4, 4), "")
-    scene.complete()
-    with pytest.raises(AssertionError, match="outlived its pool"):
-        scene.schedule.replace_pool(BlockPool(4, 4), "")
-
-
-# --- what others have computed ---
-
-
-def warmed(prompt: list[int], blocks: int = 16, tenant: str = "") -> Scene:
-    """A scene in which somebody has had this prompt prefilled, and is gone."""
-    scene = Scene(blocks)
-    scene.add("first", prompt, output=0, tenant=tenant)
-    scene.run()
-    assert scene.schedule.pool.used == 0
-    return scene
-
-
-@pytest.mark.parametrize(("prompt", "cached"), [(1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (11, 8), (12, 8), (13, 12)])
-def test_an_equal_prompt_finds_every_full_block_but_the_newest_tokens(prompt: int, cached: int) -> None:
-    scene = warmed(list(range(prompt)))
-    second = scene.add("second", list(range(prompt)), output=3)
-    before = scene.computed
-    scene.run()
-    assert second.stats(0.0).cached_tokens == cached
-    assert scene.computed - before == prompt - cached + 3 - 1
-
-
-def test_equal_prompts_share_blocks_while_both_run() -> None:
-    scene = Scene(blocks=16)
-    prompt = list(range(9))
-    first = scene.add("first", prompt, output=9)
-    scene.step()
-    second = scene.add("second", prompt, output=9)
-    assert scene.step() == ["first", "second"]
-    assert first.table.blocks[:2] == second.table.blocks[:2]
-    assert set(first.table.blocks[2:]).isdisjoint(second.table.blocks[2:])
-    assert scene.schedule.pool.used == 4
-    assert scene.schedule.end(first, "cancelled")
-    assert (scene.schedule.pool.used, scene.schedule.pool.cached) == (3, 0)
-    scene.run()
-
-
-def test_a_second_turn_finds_the_first_and_its_answer() -> None:
-    scene = Scene(blocks=16)
-    scene.add("first", 6, output=7)
-    scene.run()
-    history = scene.device.histories["first"]
-    assert len(history) == 13
-    second = scene.add("second", [*history, 1, 2, 3], output=2)
-    scene.run()
-    assert second.stats(0.0).cached_tokens == 12, "all but the last answered token, which nobody ran"
-
-
-def test_a_prompt_finds_what_it_begins_with_and_no_more() -> None:
-    scene = warmed(list(range(16)))
-    other = scene.add("other", [*range(6), 99, *range(7, 16)], output=1)
-    scene.run()
-    assert other.stats(0.0).cached_tokens == 4
-    behind = scene.add("behind", list(range(4, 16)), output=1)
-    scene.run()
-    assert behind.stats(0.0).cached_tokens == 0, "equal blocks behind another beginning are not the same"
-
-
-@pytest.mark.parametrize("tenant", ["t", ""])
-def test_tenants_never_share(tenant: str) -> None:
-    scene = warmed(list(range(12)), tenant="other")
-    first = scene.add("a", list(range(12)), output=9, tenant="other")
-    second = scene.add("b", list(range(12)), output=9, tenant=tenant)
-    assert scene.step() == ["a", "b"]
-    assert set(first.table.blocks).isdisjoint(second.table.blocks)
-    assert (first.stats(0.0).cached_tokens, second.stats(0.0).cached_tokens) == (8, 0)
-    scene.run()
-    again = scene.add("c", list(range(12)), output=1, tenant=tenant)
-    scene.run()
-    assert again.stats(0.0).cached_tokens == 8, "its own it finds"
-
-
-def test_nothing_is_found_before_the_step_that_computes_it_has_succeeded() -> None:
-    scene = Scene(blocks=16)
-    prompt = list(range(12))
-    first = scene.add("a", prompt, output=9)
-    together = scene.add("b", prompt, output=9)
-    assert scene.plan() == ["a", "b"]
-    later = scene.add("c", prompt, output=9)
-    assert scene.plan() == ["c"]
-    scene.complete()
-    after = scene.add("d", prompt, output=9)
-    assert scene.plan() == ["a", "b", "d"]
-    scene.complete()
-    scene.complete()
-    assert [one.stats(0.0).cached_tokens for one in (first, together, later, after)] == [0, 0, 0, 8]
-    assert after.table.blocks[:2] == first.table.blocks[:2], "the first to publish a name keeps it"
-
-
-def test_a_prefill_in_chunks_is_found_as_far_as_it_has_come() -> None:
-    scene = Scene(blocks=16, chunk=6)
-    scene.add("a", list(range(20)), output=1)
-    scene.step()
-    found = scene.add("b", list(range(20)), output=1)
-    scene.schedule.sequences[0].set_paused(True, 0.0)
-    assert scene.step() == ["b"]
-    assert found.stats(0.0).cached_tokens == 4
-    scene.schedule.sequences[0].set_paused(False, 0.0)
-    scene.run()
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_the_step_of_a_lost_worker_publishes_nothing(late: bool) -> None:
-    scene = Scene(blocks=16)
-    prompt = list(range(12))
-    lost = scene.add("a", prompt, output=4)
-    scene.plan()
-    assert scene.last is not None
-    scene.device.lose()
-    assert scene.schedule.forget_steps() == ()
-    assert scene.schedule.end(lost, "failed")
-    scene.schedule.audit()
-    pool = scene.schedule.pool
-    assert (pool.cached, pool.used) == (0, 0)
-    if late:
-        done = StepDone(scene.last.step, (SampledToken(7),), 0.01)
-        assert scene.schedule.complete(done, 0.0) == Outcome((), (), ())
-        assert pool.cached == 0
-    again = scene.add("b", prompt, output=4)
-    assert scene.run() == ["b"]
-    assert again.stats(0.0).cached_tokens == 0
-
-
-def test_what_a_cancelled_one_computed_in_earlier_steps_is_found() -> None:
-    scene = Scene(blocks=16, chunk=8)
-    gone = scene.add("a", list(range(20)), output=4)
-    scene.step()
-    scene.plan()
-    assert not scene.schedule.end(gone, "cancelled")
-    scene.complete()
-    assert (scene.schedule.pool.cached, scene.schedule.pool.used) == (2, 0)
-    second = scene.add("b", list(range(20)), output=1)
-    scene.run()
-    assert second.stats(0.0).cached_tokens == 8
-
-
-def test_a_preempted_one_takes_up_again_what_is_still_cached() -> None:
-    scene = Scene(blocks=6)
-    one = scene.add("a", 9, output=8)
-    scene.step()
-    one.set_paused(True, 0.0)
-    scene.add("b", 15, output=1)
-    assert scene.step() == ["b"]
-    assert one.waiting
-    assert scene.schedule.pool.cached >= 1
-    one.set_paused(False, 0.0)
-    before = scene.computed
-    assert scene.step() == ["a"]
-    assert scene.computed - before == 10 - 8, "one block was taken, its own last one, which was not full"
-    scene.run()
-    assert (one.stats(0.0).preemptions, one.stats(0.0).cached_tokens) == (1, 0), "what it computed itself is no find"
-
-
-def test_a_prefill_without_an_answer_warms() -> None:
-    scene = warmed(list(range(9)))
-    assert scene.schedule.pool.cached == 2
-    assert scene.outcomes[-1].rows == ()
-    second = scene.add("second", [*range(9), 50, 51], output=1)
-    scene.run()
-    assert second.stats(0.0).cached_tokens == 8
-
-
-def test_a_prefill_of_what_is_cached_runs_the_newest_token_only_and_ends() -> None:
-    scene = warmed(list(range(9)))
-    before = scene.computed
-    scene.add("again", list(range(9)), output=0)
-    scene.run()
-    assert scene.computed - before == 1
-
-
-@pytest.mark.parametrize(("model", "cached"), [("", 8), ("another model", 0), ("\0rope", 0)])
-def test_what_another_model_or_rope_has_computed_is_not_found(model: str, cached: int) -> None:
-    scene = warmed(list(range(12)))
-    scene.add("waits", list(range(12)), output=1)
-    scene.schedule.replace_pool(scene.schedule.pool, model)
-    scene.add("comes", list(range(12)), output=1)
-    scene.run()
-    found = [one.stats(0.0).cached_tokens for outcome in scene.outcomes for one in outcome.ended]
-    assert found == [0, cached, cached]
-
-
-def test_cached_blocks_give_way_to_whoever_needs_them_and_count_as_room() -> None:
-    scene = warmed(list(range(16)), blocks=4)
-    assert (scene.schedule.pool.cached, scene.schedule.pool.free) == (4, 0)
-    scene.add("full", 16, output=0)
-    assert scene.step() == ["full"]
-    assert scene.schedule.preemptions == 0
-
-
-def test_what_is_found_is_not_counted_as_room_for_the_rest() -> None:
-    """Two of the three blocks are found and idle; the fourth block of its history does not fit beside a running one."""
-    scene = warmed(list(range(9)), blocks=4)
-    assert scene.schedule.pool.cached == 2
-    scene.add("other", 4, output=4)
-    scene.step()
-    assert (scene.schedule.pool.free, scene.schedule.pool.cached) == (1, 2)
-    scene.add("second", list(range(9)), output=1)
-    assert scene.step() == ["other"], "the one free block is the other's next"
-
-
-def test_paused_ones_are_not_preempted_for_blocks_that_others_hold_too() -> None:
-    scene = Scene(blocks=6)
-    scene.add("runs", list(range(9)), output=8)
-    scene.step()
-    paused = scene.add("paused", list(range(9)), output=8)
-    assert scene.step() == ["runs", "paused"]
-    assert (scene.schedule.pool.used, scene.schedule.pool.free) == (4, 2)
-    paused.set_paused(True, 0.0)
-    scene.add("long", 12, output=1)
-    assert scene.step() == ["runs"], "3 blocks and the running one's next: 2 are free, and the paused one frees 1"
-    assert paused.stats(0.0).preemptions == 0
-    assert scene.schedule.waits_for_memory
-
-
-def test_paused_ones_are_not_preempted_for_blocks_that_the_next_one_shares() -> None:
-    scene = Scene(blocks=6)
-    paused = scene.add("paused", list(range(9)), output=8)
-    other = scene.add("runs", 8, output=4)
-    scene.step()
-    paused.set_paused(True, 0.0)
-    assert (scene.schedule.pool.used, scene.schedule.pool.free) == (5, 1)
-    scene.add("next", [*range(9), *range(50, 57)], output=0)
-    assert scene.step() == ["runs"], "2 blocks and the running one's next: none is free, and the paused one frees 1"
-    assert paused.stats(0.0).preemptions == 0
-    assert scene.schedule.end(other, "cancelled")
-    assert scene.step() == ["next"]
-    assert paused.stats(0.0).preemptions == 0
-
-
-def test_paused_ones_that_share_with_each_other_give_way_together() -> None:
-    scene = Scene(blocks=5)
-    one = scene.add("a", list(range(9)), output=8)
-    scene.step()
-    other = scene.add("b", list(range(9)), output=8)
-    scene.step()
-    assert scene.schedule.pool.used == 4
-    one.set_paused(True, 0.0)
-    other.set_paused(True, 0.0)
-    scene.add("long", 16, output=4)
-    assert scene.step() == ["long"]
-    assert [each.stats(0.0).preemptions for each in (one, other)] == [1, 1]
-
-
-def test_whoever_grows_passes_over_those_whose_blocks_others_hold_too() -> None:
-    scene = Scene(blocks=5)
-    first = scene.add("a", list(range(9)), output=10)
-    scene.step()
-    later = [scene.add(name, list(range(9)), output=10) for name in "bc"]
-    assert scene.run() == ["a", "b", "c"]
-    assert first.stats(0.0).preemptions == 0
-    assert [one.stats(0.0).cached_tokens for one in later] == [8, 8]
+SlackRequests.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+for plain in (FixedChunkRequests, DecodeFirstRequests, PrefillFirstRequests):
+    plain.TestCase.settings = settings(max_examples=25, stateful_step_count=40)
+TestSlackRequests = SlackRequests.TestCase
+TestFixedChunkRequests = FixedChunkRequests.TestCase
+TestDecodeFirstRequests = DecodeFirstRequests.TestCase
+TestPrefillFirstRequests = PrefillFirstRequests.TestCase

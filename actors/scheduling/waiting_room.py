@@ -1,0 +1,376 @@
+"""Who has been accepted and is not in yet: the order among them, the bounds, and how long it will take.
+
+Plain synchronous code: time comes in as an argument. Knows requests, clients and predicted work; knows no blocks, no
+steps and no sockets.
+
+Between clients it is fair by work (`fair.py`), first between keys and then between the sockets of a key; among the
+requests of one client, whose first token is due soonest comes first. Requests whose first token can no longer be in
+time stand aside: a tenth of the work let in is theirs, and all of it when nobody else waits. So a burst that makes some
+late does not make everyone late after it.
+"""
+
+import heapq
+import math
+from collections.abc import Iterator
+from itertools import islice
+
+from msgspec import Struct
+
+from actors.scheduling.demand import Demand, weighed
+from actors.scheduling.fair import VirtualCounters
+from protocol.messages import CostsLearned, Credit, Enqueue, Released, RequestId
+
+Client = tuple[str, int]
+"""Key name and socket."""
+
+LATE_SHARE = 0.1
+"""Of the work let in, for those whose first token is late already."""
+LARGEST_PART = 8.0
+"""A client may take a place only while it holds at most so many times what is left: the room is never all one's own.
+
+(The dynamic threshold of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches",
+1998.)
+"""
+RESERVED = 16
+"""One of so many places on the device is kept for other clients than the one that fills it."""
+PLACES_KNOWN = 512
+"""So far down the order of the room is worked out; whoever is behind is told to be last."""
+PACE_MEMORY = 0.9
+PACE_SEEN = 4
+"""So many have to have waited and gone in before their pace is believed more than the prediction."""
+MOVED_S, MOVED_SHARE = 0.5, 0.2
+"""An estimate has changed when it is off by both."""
+
+
+class Bounds(Struct, frozen=True):
+    """How much the waiting room holds: in number, in predicted work, and in predicted wait (both in seconds)."""
+
+    places: int
+    work_s: float
+    wait_s: float
+
+
+class Guest(Struct, eq=False):
+    """One place in the waiting room."""
+
+    enqueue: Enqueue
+    since: float
+    number: int
+    cached: int
+    """Tokens of its prompt that may be in the cache, when it was looked at last."""
+    work_s: float
+    """Predicted, of the device."""
+    charge: float
+    """What its client is charged when it goes in, in weighted tokens."""
+    first_token_due: float
+    late: bool = False
+    told: tuple[int, float] | None = None
+    """Place and estimate, as they were told last."""
+
+    @property
+    def client(self) -> Client:
+        return self.enqueue.tenant, self.enqueue.connection
+
+    @property
+    def tokens(self) -> int:
+        return len(self.enqueue.tokens) // 4
+
+
+class Place(Struct, frozen=True):
+    """Where one stands, from 1, and how many seconds until it is let in."""
+
+    guest: Guest
+    position: int
+    wait_s: float
+
+
+class WaitingRoom:
+    """Those who wait, and the credits by which they are let in.
+
+    `max_running`: how many the device runs at once, of which one client may not have all.
+    """
+
+    def __init__(self, bounds: Bounds, demand: Demand, max_running: int) -> None:
+        self._bounds = bounds
+        self._demand = demand
+        self._most_of_one = max_running - max_running // RESERVED
+        self._guests: dict[RequestId, Guest] = {}
+        self._in_time: dict[Client, list[tuple[float, int, Guest]]] = {}
+        self._late: dict[Client, list[tuple[float, int, Guest]]] = {}
+        self._keys: VirtualCounters[str] = VirtualCounters()
+        self._clients: VirtualCounters[Client] = VirtualCounters()
+        self._inside: dict[RequestId, tuple[Client, float]] = {}
+        """Those let in, and what their client was charged."""
+        self._work_s = 0.0
+        self._work_of: dict[Client, float] = {}
+        self._numbers = 0
+        self._owed = 0.0
+        self._granted = Credit(0, 0)
+        self._let_in = 0
+        self._let_in_tokens = 0
+        self._last_let_in_at: float | None = None
+        self._usual_charge = 0.0
+        self._usual_work_s = 0.0
+        self._seen = 0
+        self._elapsed_s = 0.0
+        self._elapsed_charge = 0.0
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    def __iter__(self) -> Iterator[Guest]:
+        return iter(self._guests.values())
+
+    def get(self, request: RequestId) -> Guest | None:
+        return self._guests.get(request)
+
+    def is_inside(self, request: RequestId) -> bool:
+        """Whether it was let in and has not been released."""
+        return request in self._inside
+
+    @property
+    def work_s(self) -> float:
+        """Predicted seconds of the device for all who wait."""
+        return self._work_s
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether there is anything to estimate a wait from."""
+        return self._demand.known or self._seen >= PACE_SEEN
+
+    def learn(self, learned: CostsLearned) -> None:
+        """What steps cost. Work is predicted when a request comes; of those who came too early, now."""
+        knew = self._demand.known
+        self._demand.learn(learned)
+        if not knew:
+            self._work_s, self._work_of = 0.0, {}
+            for guest in self._guests.values():
+                guest.work_s = self._demand.work_s(guest.enqueue, guest.cached)
+                self._work_s += guest.work_s
+                self._work_of[guest.client] = self._work_of.get(guest.client, 0.0) + guest.work_s
+
+    def grant(self, credit: Credit) -> None:
+        """The scheduler has room for more."""
+        self._granted = Credit(max(self._granted.granted, credit.granted), max(self._granted.tokens, credit.tokens))
+
+    # --- coming ---
+
+    def add(self, enqueue: Enqueue, now: float) -> Guest:
+        """Give it a place, whatever the bounds."""
+        self._numbers += 1
+        cached = self._demand.cached_tokens(enqueue)
+        guest = Guest(
+            enqueue,
+            now,
+            self._numbers,
+            cached,
+            self._demand.work_s(enqueue, cached),
+            self._demand.charge(enqueue, cached),
+            enqueue.received_at + enqueue.ttft_target_s,
+        )
+        client = guest.client
+        self._guests[enqueue.request] = guest
+        heapq.heappush(self._in_time.setdefault(client, []), (guest.first_token_due, guest.number, guest))
+        self._keys.arrive(client[0])
+        self._clients.arrive(client)
+        self._work_s += guest.work_s
+        self._work_of[client] = self._work_of.get(client, 0.0) + guest.work_s
+        return guest
+
+    def overfull(self, guest: Guest) -> str | None:
+        """Which bound of number or work `guest` is over, the room being as it is with it: a sentence, or None."""
+        bounds, client = self._bounds, guest.client
+        mine, free = self._clients.waiting(client), bounds.places - len(self._guests)
+        if free < 0:
+            return f"All {bounds.places:,} places to wait are taken"
+        if mine - 1 > LARGEST_PART * (free + 1):
+            return f"{mine - 1:,} of {bounds.places:,} places to wait are taken by this client, the most it may have"
+        if len(self._guests) == 1:
+            return None
+        my_work, free_s = self._work_of[client], bounds.work_s - self._work_s
+        if free_s < 0:
+            waiting_s = self._work_s - guest.work_s
+            return f"About {waiting_s:,.0f} s of work are waiting, and this is {guest.work_s:,.0f} s more"
+        if mine > 1 and my_work > LARGEST_PART * (free_s + guest.work_s):
+            return f"About {my_work - guest.work_s:,.0f} s of work of this client are waiting, the most it may have"
+        return None
+
+    def remove(self, request: RequestId) -> Guest | None:
+        """It waits no longer: cancelled, expired or refused."""
+        guest = self._guests.get(request)
+        if guest is not None:
+            self._take_out(guest)
+            self._keys.leave(guest.client[0])
+            self._clients.leave(guest.client)
+        return guest
+
+    # --- going in ---
+
+    @property
+    def may_let_in(self) -> bool:
+        """Whether credits are left, in number and in tokens."""
+        return self._let_in < self._granted.granted and self._let_in_tokens < self._granted.tokens
+
+    def next(self, now: float) -> Guest | None:
+        """Whose turn it is to be let in, credits aside; None when nobody may be. `let_in` or `remove` comes next."""
+        self._set_late_aside(now)
+        in_time, late = self._first_of(self._in_time), self._first_of(self._late)
+        if late is not None and (in_time is None or self._owed >= late.charge):
+            return late
+        return in_time
+
+    def let_in(self, guest: Guest, now: float) -> None:
+        """It goes to the scheduler."""
+        client, charge = guest.client, guest.charge
+        if not guest.late:
+            self._owed += LATE_SHARE * guest.charge if self._late else 0.0
+        else:
+            self._owed = max(0.0, self._owed - guest.charge)
+        self._take_out(guest)
+        self._keys.begin(client[0], charge)
+        self._clients.begin(client, charge)
+        self._inside[guest.enqueue.request] = (client, charge)
+        self._demand.begins(guest.enqueue)
+        self._let_in += 1
+        self._let_in_tokens += guest.tokens
+        weight = max(1 - PACE_MEMORY, 1 / self._let_in)
+        self._usual_work_s += weight * (guest.work_s - self._usual_work_s)
+        self._usual_charge += weight * (guest.charge - self._usual_charge)
+        if guest.told is not None and guest.told[0] > 0:
+            self._learn_pace(guest, now)
+        self._last_let_in_at = now
+
+    def released(self, released: Released) -> None:
+        """The device is done with it: what it took in truth is what its client is charged."""
+        inside = self._inside.pop(released.request, None)
+        if inside is not None:
+            client, charge = inside
+            correction = weighed(released.computed_tokens, released.output_tokens) - charge
+            self._keys.end(client[0], correction)
+            self._clients.end(client, correction)
+
+    def _take_out(self, guest: Guest) -> None:
+        client = guest.client
+        del self._guests[guest.enqueue.request]
+        queues = self._late if guest.late else self._in_time
+        queue = queues[client]
+        entry = (guest.first_token_due, guest.number, guest)
+        if queue[0] == entry:
+            heapq.heappop(queue)
+        else:
+            queue.remove(entry)
+            heapq.heapify(queue)
+        if not queue:
+            del queues[client]
+        self._work_s = self._work_s - guest.work_s if self._guests else 0.0
+        self._work_of[client] -= guest.work_s
+        if client not in self._in_time and client not in self._late:
+            del self._work_of[client]
+
+    def _set_late_aside(self, now: float) -> None:
+        for client in list(self._in_time):
+            queue = self._in_time[client]
+            while queue:
+                guest = queue[0][2]
+                if now + self.first_token_s(guest, 0.0, guest.first_token_due - now) <= guest.first_token_due:
+                    break
+                guest.late = True
+                heapq.heappush(self._late.setdefault(client, []), heapq.heappop(queue))
+            if not queue:
+                del self._in_time[client]
+        if not self._late:
+            self._owed = 0.0
+
+    def _first_of(self, queues: dict[Client, list[tuple[float, int, Guest]]]) -> Guest | None:
+        """The first request of the client that is next, if any of these may have one more on the device."""
+        candidates = [client for client in queues if self._clients.running(client) < self._most_of_one]
+        due: dict[str, float] = {}
+        for client in candidates:
+            due[client[0]] = min(queues[client][0][0], due.get(client[0], math.inf))
+        key = self._keys.least(due, due.__getitem__)
+        mine = [client for client in candidates if client[0] == key]
+        first = self._clients.least(mine, lambda one: queues[one][0][0])
+        return None if first is None else queues[first][0][2]
+
+    # --- how long it takes ---
+
+    def _learn_pace(self, guest: Guest, now: float) -> None:
+        """How long the room takes to let in so many tokens, whatever holds it up."""
+        if self._last_let_in_at is not None:
+            self._seen += 1
+            self._elapsed_s = PACE_MEMORY * self._elapsed_s + (now - max(self._last_let_in_at, guest.since))
+            self._elapsed_charge = PACE_MEMORY * self._elapsed_charge + guest.charge
+
+    def _wait_s(self, charge: float, work_s: float) -> float:
+        """Until so much has been let in: at the pace seen, or as predicted while too little has been seen."""
+        if self._seen < PACE_SEEN:
+            return work_s
+        return charge * self._elapsed_s / self._elapsed_charge
+
+    def spell_s(self, guest: Guest) -> float:
+        """How long the room is held up by `guest` alone: when to try again, if only a little is missing."""
+        return self._wait_s(guest.charge, guest.work_s)
+
+    def order(self) -> Iterator[Guest]:
+        """All who wait, in about the order in which they will be let in if nobody else comes."""
+        for queues in (self._in_time, self._late):
+            heads: dict[str, list[tuple[float, float, int, Guest]]] = {}
+            behind = {client: iter(sorted(queue)) for client, queue in queues.items()}
+            for client, queue in behind.items():
+                heads.setdefault(client[0], []).append((self._clients.counter(client), *next(queue)))
+            keys = []
+            for key, mine in heads.items():
+                heapq.heapify(mine)
+                keys.append((self._keys.counter(key), mine[0][1], key))
+            heapq.heapify(keys)
+            while keys:
+                key_counter, _, key = heapq.heappop(keys)
+                mine = heads[key]
+                counter, _, _, guest = mine[0]
+                yield guest
+                following = next(behind[guest.client], None)
+                if following is None:
+                    heapq.heappop(mine)
+                else:
+                    heapq.heapreplace(mine, (counter + guest.charge, *following))
+                if mine:
+                    heapq.heappush(keys, (key_counter + guest.charge, mine[0][1], key))
+
+    def places(self) -> Iterator[Place]:
+        """The places of the first PLACES_KNOWN, and how long they wait."""
+        ahead, ahead_s = self._usual_charge, self._usual_work_s
+        for position, guest in enumerate(islice(self.order(), PLACES_KNOWN), start=1):
+            yield Place(guest, position, self._wait_s(ahead, ahead_s))
+            ahead += guest.charge
+            ahead_s += guest.work_s
+
+    def place(self, guest: Guest) -> Place:
+        """Of one. So far back that nobody has counted, it is the last place."""
+        found = next((each for each in self.places() if each.guest is guest), None)
+        if found is not None:
+            return found
+        charge = sum(each.charge for each in self._guests.values() if each is not guest)
+        return Place(guest, len(self._guests), self._wait_s(charge, self._work_s - guest.work_s))
+
+    def moved(self) -> list[Place]:
+        """Those whose place or estimate is no longer what they were told."""
+        found = []
+        for place in self.places():
+            told = place.guest.told
+            if told is not None:
+                off = abs(place.wait_s - told[1])
+                if told[0] == place.position and (off < MOVED_S or off < MOVED_SHARE * told[1]):
+                    continue
+            found.append(place)
+        return found
+
+    def first_token_s(self, guest: Guest, wait_s: float, hoped_s: float = math.inf) -> float:
+        """Seconds from now until its first token, if it is let in after `wait_s`.
+
+        When that is more than `hoped_s`, it is looked up whether more of its prompt may be in the cache by now.
+        """
+        takes = wait_s + self._demand.prefill_s(guest.tokens, guest.cached)
+        if takes > hoped_s:
+            guest.cached = self._demand.cached_tokens(guest.enqueue)
+            takes = wait_s + self._demand.prefill_s(guest.tokens, guest.cached)
+        return takes
