@@ -2,19 +2,23 @@
 # make test    set up, run everything that CI runs
 # make check   style, types and import arrows only
 # make load    open 16 sockets to a running server and time them (ARGS="--sockets 64")
+# make laptops three customers, four policies: who waits for whom, as tables and laptops.html
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: serve test check load browser clean
+.PHONY: serve test check load laptops browser clean
 
 serve: $(VENV)/.runtime
 	@exec $(BIN)/rota serve $(ARGS)
 
 load: $(VENV)/.runtime
 	@exec $(BIN)/rota load $(ARGS)
+
+laptops: $(VENV)/.runtime
+	@exec $(BIN)/rota replay laptops --alone B --html laptops.html $(ARGS)
 
 check: $(VENV)/.development
 	$(BIN)/ruff format --check .

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from actors import config
 from actors.config import ConfigError
@@ -34,8 +35,9 @@ def _run(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     serve = commands.add_parser("serve", help="load a model and serve it", description=_SERVE)
     config.add_arguments(serve)
-    load = commands.add_parser("load", help="open many sockets to a running server and time them")
-    _add_load(load)
+    others = {name: commands.add_parser(name, help=about) for name, (about, _) in _BESIDE.items()}
+    for name in _BESIDE.keys() & set(arguments):
+        _BESIDE[name][1]().add_arguments(others[name])
     given, unknown = parser.parse_known_args(arguments)
     if given.command is None:
         parser.print_help()
@@ -43,20 +45,43 @@ def _run(arguments: Sequence[str]) -> int:
     if given.command == "serve":
         return _serve(given, unknown)
     if unknown:
-        load.error(f"unrecognized arguments: {' '.join(unknown)}")
-    return _load(given)
+        others[given.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return _BESIDE[given.command][1]().run(given)
 
 
-def _add_load(parser: argparse.ArgumentParser) -> None:
+class _Command(Protocol):
+    """What is run beside the server."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+def _load() -> _Command:
     from loadgen import load
 
-    load.add_arguments(parser)
+    return load
 
 
-def _load(given: argparse.Namespace) -> int:
-    from loadgen import load
+def _replay() -> _Command:
+    from loadgen import replay
 
-    return load.run(given)
+    return replay
+
+
+def _simulate() -> _Command:
+    from actors.simulator.command import Shown, Simulate
+    from loadgen.comparison import compare, print_comparison
+    from loadgen.picture import html, svg
+
+    return Simulate(Shown(print_comparison, svg, html, compare))
+
+
+_BESIDE = {
+    "load": ("open many sockets to a running server and time them", _load),
+    "replay": ("put a scenario on the engine, once under each policy, and show who waited", _replay),
+    "simulate": ("the same on a cost model, in virtual time: tens of thousands of requests in seconds", _simulate),
+}
+"""Of each: what it does, and what imports it."""
 
 
 def _serve(given: argparse.Namespace, unknown: list[str]) -> int:

@@ -45,6 +45,7 @@ class _Rota(msgspec.Struct, frozen=True):
     queue_ms: float | None = None
     prefill_ms: float | None = None
     ttft_ms: float | None = None
+    preemptions: int | None = None
     error_code: str | None = None
 
 
@@ -66,8 +67,9 @@ class _Response(msgspec.Struct, frozen=True):
     incomplete_details: _IncompleteDetails | None = None
 
 
-class _Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True):
     type: str
+    stream_id: str | None = None
     delta: str | None = None
     response: _Response | None = None
     error: _Error | None = None
@@ -85,7 +87,7 @@ class _Models(msgspec.Struct, frozen=True):
     data: list[_Model]
 
 
-_events = msgspec.json.Decoder(_Event)
+events = msgspec.json.Decoder(Event)
 
 
 class Unreachable(Exception):
@@ -162,6 +164,39 @@ def first_model(url: str, key: str | None, timeout_s: float) -> str:
     return models.data[0].id
 
 
+async def connected(url: str, key: str | None) -> ClientConnection:
+    """Connect, within `CONNECT_TIMEOUT_S`. Raises `NotOpened`.
+
+    Proxies are not used: figures through a proxy would be the proxy's. Keepalive is the library's (20 s, 20 s),
+    as in the official client, so a server that answers no ping for 40 s counts as a dropped socket here as it
+    would there.
+    """
+    try:
+        return await _StraightConnect(
+            url,
+            additional_headers=_authorization(key),
+            compression=None,
+            proxy=None,
+            open_timeout=CONNECT_TIMEOUT_S,
+            close_timeout=CLOSE_TIMEOUT_S,
+            max_size=None,
+            max_queue=None,  # the client must read at once what comes, or it would time its own backpressure
+        )
+    except InvalidStatus as declined:
+        response = declined.response
+        error = _error_of(bytes(response.body or b""))
+        code = error.code if error and error.code else f"http_{response.status_code}"
+        said = error.message if error and error.message else f"HTTP {response.status_code} {response.reason_phrase}"
+        raise NotOpened(code, f"{_shown(url)} answers: {said}") from declined
+    except InvalidHandshake as garbled:  # not HTTP, a closed connection, or an upgrade that does not add up
+        raise NotOpened("no_websocket", f"{_shown(url)} does not open a WebSocket: {garbled}.") from garbled
+    except TimeoutError as silent:
+        sentence = f"{_shown(url)} did not open a WebSocket within {CONNECT_TIMEOUT_S:g} s."
+        raise NotOpened("connect_timeout", sentence) from silent
+    except OSError as failed:
+        raise NotOpened("no_connection", _nothing_at(url, failed)) from failed
+
+
 class Socket:
     """One open WebSocket. One request at a time: `ask` returns when the answer has ended, or cannot come any more."""
 
@@ -171,37 +206,8 @@ class Socket:
 
     @classmethod
     async def open(cls, url: str, key: str | None, number: int = 0) -> "Socket":
-        """Connect, within `CONNECT_TIMEOUT_S`. Raises `NotOpened`.
-
-        Proxies are not used: figures through a proxy would be the proxy's. Keepalive is the library's (20 s, 20 s),
-        as in the official client, so a server that answers no ping for 40 s counts as a dropped socket here as it
-        would there.
-        """
-        try:
-            connection = await _StraightConnect(
-                url,
-                additional_headers=_authorization(key),
-                compression=None,
-                proxy=None,
-                open_timeout=CONNECT_TIMEOUT_S,
-                close_timeout=CLOSE_TIMEOUT_S,
-                max_size=None,
-                max_queue=None,  # the client must read at once what comes, or it would time its own backpressure
-            )
-        except InvalidStatus as declined:
-            response = declined.response
-            error = _error_of(bytes(response.body or b""))
-            code = error.code if error and error.code else f"http_{response.status_code}"
-            said = error.message if error and error.message else f"HTTP {response.status_code} {response.reason_phrase}"
-            raise NotOpened(code, f"{_shown(url)} answers: {said}") from declined
-        except InvalidHandshake as garbled:  # not HTTP, a closed connection, or an upgrade that does not add up
-            raise NotOpened("no_websocket", f"{_shown(url)} does not open a WebSocket: {garbled}.") from garbled
-        except TimeoutError as silent:
-            sentence = f"{_shown(url)} did not open a WebSocket within {CONNECT_TIMEOUT_S:g} s."
-            raise NotOpened("connect_timeout", sentence) from silent
-        except OSError as failed:
-            raise NotOpened("no_connection", _nothing_at(url, failed)) from failed
-        return cls(connection, number)
+        """As `connected`."""
+        return cls(await connected(url, key), number)
 
     async def ask(self, body: bytes, exchange: Exchange, on_text: Callable[[], None] | None = None) -> bool:
         """Send one request, record its answer in `exchange`, and say whether the socket can be asked again.
@@ -211,7 +217,6 @@ class Socket:
         """
         receive = self._connection.recv
         now = time.perf_counter
-        created = False
         exchange.outcome = "unfinished"
         exchange.sent_s = now()
         try:
@@ -219,39 +224,13 @@ class Socket:
             while True:
                 frame = await receive(decode=False)
                 arrived_s = now()
-                event = _events.decode(frame)
-                match event.type:
-                    case "response.output_text.delta":
-                        if event.delta:
-                            exchange.texts_s.append(arrived_s)
-                            if on_text is not None:
-                                on_text()
-                    case "response.created":
-                        created = True
-                    case "response.completed" | "response.incomplete" | "response.failed":
-                        exchange.ended_s = arrived_s
-                        _record_end(exchange, event)
-                        return True
-                    case "error":
-                        exchange.ended_s = arrived_s
-                        error = event.error or _Error()
-                        # Before `created` it refuses the request; after it there is a response, which has broken off.
-                        exchange.outcome = "failed" if created else "refused"
-                        exchange.code = error.code or error.type
-                        exchange.message = error.message
-                        return True
+                if hear(exchange, events.decode(frame), arrived_s, on_text):
+                    return True
         except ConnectionClosed as closed:
-            exchange.ended_s = now()
-            exchange.outcome = "dropped"
-            # Without a close frame the socket simply broke: 1006, the code the protocol reserves for that.
-            exchange.code = f"closed_{closed.rcvd.code if closed.rcvd else 1006}"
-            exchange.message = closed.rcvd.reason if closed.rcvd else None
+            record_drop(exchange, closed, now())
             return False
         except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
-            exchange.ended_s = now()
-            exchange.outcome = "failed"
-            exchange.code = "unreadable_event"
-            exchange.message = str(unreadable)
+            record_unreadable(exchange, unreadable, now())
             return False
 
     async def close(self) -> None:
@@ -286,7 +265,49 @@ async def open_sockets(url: str, key: str | None, count: int) -> list[Socket | N
         raise
 
 
-def _record_end(exchange: Exchange, event: _Event) -> None:
+def hear(exchange: Exchange, event: Event, arrived_s: float, on_text: Callable[[], None] | None = None) -> bool:
+    """Record an event of this request's answer. True: it was the last."""
+    match event.type:
+        case "response.output_text.delta":
+            if event.delta:
+                exchange.texts_s.append(arrived_s)
+                if on_text is not None:
+                    on_text()
+        case "response.created":
+            exchange.created = True
+        case "response.completed" | "response.incomplete" | "response.failed":
+            exchange.ended_s = arrived_s
+            _record_end(exchange, event)
+            return True
+        case "error":
+            exchange.ended_s = arrived_s
+            error = event.error or _Error()
+            # Before `created` it refuses the request; after it there is a response, which has broken off.
+            exchange.outcome = "failed" if exchange.created else "refused"
+            exchange.code = error.code or error.type
+            exchange.message = error.message
+            return True
+    return False
+
+
+def record_drop(exchange: Exchange, closed: ConnectionClosed, at_s: float) -> None:
+    """Its socket is gone."""
+    exchange.ended_s = at_s
+    exchange.outcome = "dropped"
+    # Without a close frame the socket simply broke: 1006, the code the protocol reserves for that.
+    exchange.code = f"closed_{closed.rcvd.code if closed.rcvd else 1006}"
+    exchange.message = closed.rcvd.reason if closed.rcvd else None
+
+
+def record_unreadable(exchange: Exchange, error: Exception, at_s: float) -> None:
+    """The server sent something that is no event."""
+    exchange.ended_s = at_s
+    exchange.outcome = "failed"
+    exchange.code = "unreadable_event"
+    exchange.message = str(error)
+
+
+def _record_end(exchange: Exchange, event: Event) -> None:
     response = event.response or _Response()
     rota = response.rota or _Rota()
     usage = response.usage or _Usage()
@@ -298,6 +319,7 @@ def _record_end(exchange: Exchange, event: _Event) -> None:
     exchange.queue_ms = rota.queue_ms
     exchange.prefill_ms = rota.prefill_ms
     exchange.server_ttft_ms = rota.ttft_ms
+    exchange.preemptions = rota.preemptions or 0
     cut_at_limit = response.incomplete_details is not None and response.incomplete_details.reason == "max_output_tokens"
     if event.type == "response.completed" or rota.finish_reason in FINISHED or cut_at_limit:
         exchange.outcome = "finished"

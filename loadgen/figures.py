@@ -33,6 +33,8 @@ class Exchange:
     number: int
     """Which request of its socket, from 0."""
     outcome: Outcome = "not_sent"
+    created: bool = False
+    """The server has said that there is a response."""
     code: str | None = None
     """Why it was refused, failed or dropped: an error code, a finish reason, or `closed_CODE`."""
     message: str | None = None
@@ -51,6 +53,7 @@ class Exchange:
     """`queue_ms`, `prefill_ms` and `server_ttft_ms` are what the server says of itself, in the `rota` object."""
     prefill_ms: float | None = None
     server_ttft_ms: float | None = None
+    preemptions: int = 0
 
     @property
     def ttft_ms(self) -> float | None:

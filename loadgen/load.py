@@ -7,38 +7,39 @@ seconds it takes to close.
 
 import argparse
 import asyncio
-import ipaddress
 import math
 import random
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import msgspec
 from rich.console import Console
 
 from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Socket, Unreachable, first_model, open_sockets, request_body
+from loadgen.command_line import (
+    DEFAULT_URL,
+    Misuse,
+    allow_files,
+    allowed_url,
+    check_folder,
+    loop_factory,
+    number,
+    pretty_json,
+    whole,
+    write_file,
+)
 from loadgen.figures import Exchange, Load, Report, StoppedBy, report
 from loadgen.progress import Board, Display, display
 from loadgen.prompts import prompt
 from loadgen.tables import print_report
 
-DEFAULT_URL = "ws://127.0.0.1:8000/v1/responses"
-DEFAULT_PORT = 8000
-PATH = "/v1/responses"
 TICK_S = 0.1
 """How often the progress is drawn and the event loop's lag sampled."""
 SPARE_FILES = 64
 
 ALL_FINISHED, SOME_DID_NOT, NO_RUN = 0, 1, 2
 """Exit codes: every request finished; some failed, were refused, dropped or cut off; usage or connection error."""
-
-
-class Misuse(Exception):
-    """The command line asks for something that cannot be done. The message is one sentence."""
 
 
 @dataclass(slots=True)
@@ -69,32 +70,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--sockets",
-        type=_whole(1),
+        type=whole(1),
         default=16,
         metavar="N",
         help="sockets, all opened before the first request (default: %(default)s)",
     )
     add(
         "--requests",
-        type=_whole(1),
+        type=whole(1),
         default=1,
         metavar="M",
         help="requests on each socket, one after another (default: %(default)s)",
     )
-    add(
-        "--max-output-tokens", type=_whole(1), default=64, metavar="N", help="the longest answer (default: %(default)s)"
-    )
+    add("--max-output-tokens", type=whole(1), default=64, metavar="N", help="the longest answer (default: %(default)s)")
     add(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="answers run to --max-output-tokens, so that all are equally long (default: yes)",
     )
-    add("--temperature", type=_number(0.0, 2.0), default=0.0, metavar="T", help="0 to 2 (default: 0, greedy)")
+    add("--temperature", type=number(0.0, 2.0), default=0.0, metavar="T", help="0 to 2 (default: 0, greedy)")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--prompt-tokens",
-        type=_whole(1),
+        type=whole(1),
         default=140,
         metavar="N",
         help="about how long each prompt is; no two begin alike (default: %(default)s)",
@@ -104,20 +103,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--seed",
-        type=_whole(0),
+        type=whole(0),
         metavar="N",
         help="which prompts: the same number repeats a run's (default: new ones, as a server may have kept the last)",
     )
     add(
         "--warmup",
-        type=_whole(0),
+        type=whole(0),
         default=1,
         metavar="K",
         help="requests sent before, one by one, and not counted (default: %(default)s)",
     )
     add(
         "--timeout-s",
-        type=_number(0.001, math.inf),
+        type=number(0.001, math.inf),
         default=300.0,
         metavar="S",
         help="stop after this many seconds, whatever is still running (default: %(default)g)",
@@ -129,67 +128,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quiet", action="store_true", help="no progress on stderr, only the table at the end")
 
 
-def _whole(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
-        return value
-
-    return parse
-
-
-def _number(least: float, most: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-        if not (least <= value <= most and math.isfinite(value)):
-            raise argparse.ArgumentTypeError(f"{text} is not between {least:g} and {most:g}")
-        return value
-
-    return parse
-
-
-def socket_url(text: str) -> str:
-    """The WebSocket URL meant by a ws, wss, http or https URL, or by `host[:port]` (port 8000 unless given).
-
-    A URL without a path, or with `/v1`, gets `/v1/responses`. Raises `Misuse`.
-    """
-    bare = "://" not in text
-    try:
-        parts = urlsplit(f"ws://{text}" if bare else text)
-        host, port = parts.hostname, parts.port
-    except ValueError as wrong:
-        raise Misuse(f"{text!r} is not a URL: {wrong}.") from wrong
-    schemes = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
-    if parts.scheme not in schemes:
-        raise Misuse(f"{text!r} is not a ws://, wss://, http:// or https:// URL.")
-    if not host or any(letter.isspace() for letter in text):
-        raise Misuse(f"{text!r} names no host.")
-    if parts.username is not None or parts.fragment:
-        raise Misuse("The URL may hold no user name and no fragment; a key is given with --key.")
-    if bare and port is None:
-        port = DEFAULT_PORT
-    where = f"[{host}]" if ":" in host else host
-    path = PATH if parts.path.rstrip("/") in ("", "/v1") else parts.path
-    query = f"?{parts.query}" if parts.query else ""
-    return f"{schemes[parts.scheme]}://{where}{'' if port is None else f':{port}'}{path}{query}"
-
-
-def is_loopback(url: str) -> bool:
-    """Whether the URL's host is this machine by its own name: `localhost`, 127.0.0.0/8 or ::1. Looks nothing up."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
 # -- a run
 
 
@@ -199,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         figures = _figures_of(args)
         print_report(figures, Console())
         if args.json is not None:
-            _write_json(figures, args.json)
+            write_file(args.json, pretty_json(figures))
     except (Misuse, Unreachable) as wrong:
         print(wrong, file=sys.stderr)
         return NO_RUN
@@ -210,15 +148,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _figures_of(args: argparse.Namespace) -> Report:
-    url = socket_url(args.url)
-    if not (args.anywhere or is_loopback(url)):
-        host = urlsplit(url).hostname
-        raise Misuse(
-            f"{host} is not this machine, and a load can harm a server that others use: add --anywhere if you may."
-        )
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        raise Misuse(f"{args.json} cannot be written: there is no folder {args.json.absolute().parent}.")
-    _allow_files(args.sockets + SPARE_FILES)
+    url = allowed_url(args.url, args.anywhere)
+    if args.json is not None:
+        check_folder(args.json)
+    allow_files(args.sockets + SPARE_FILES, "lower --sockets")
     load = Load(
         url=url,
         model=args.model or first_model(url, args.key, min(CONNECT_TIMEOUT_S, args.timeout_s)),
@@ -238,7 +171,7 @@ def _figures_of(args: argparse.Namespace) -> Report:
     bodies = [_body(load, index, args.prompt) for index in range(len(exchanges) + load.warmup)]
     outcome = Run(exchanges, Board(len(exchanges), load.max_output_tokens))
     shown = display(Console(stderr=True), args.quiet)
-    with shown, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with shown, asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(drive(load, args.key, bodies, outcome, shown))
     return report(
         load,
@@ -337,34 +270,3 @@ async def _watch(outcome: Run, shown: Display) -> None:
         shown.show(outcome.board, began_s)
         await asyncio.sleep(TICK_S)
         outcome.lag_worst_s = max(outcome.lag_worst_s, time.perf_counter() - began_s - TICK_S)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed: the client should be the last to be late."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-def _allow_files(needed: int) -> None:
-    """Raise this process's own limit on open files to `needed`, if it must and may. Raises `Misuse`."""
-    try:
-        import resource
-    except ImportError:  # no such limit on Windows
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise Misuse(f"This machine allows a process {hard:,} open files, and {needed:,} are needed: lower --sockets.")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def _write_json(figures: Report, file: Path) -> None:
-    try:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
-    except OSError as failed:
-        raise Misuse(f"{file} cannot be written: {failed.strerror}.") from failed

@@ -56,6 +56,8 @@ class Rate:
 
     def at(self, now_s: float, chunks: int) -> float:
         """The rate at `now_s`, when `chunks` had come in all; 0 at the first call."""
+        if self._points and chunks < self._points[-1][1]:  # another run, which counts from nothing
+            self._points.clear()
         self._points.append((now_s, chunks))
         # The oldest point that is kept is the last one at least RATE_OVER_S old.
         while len(self._points) > 2 and now_s - self._points[1][0] >= RATE_OVER_S:

@@ -9,11 +9,13 @@ from typing import Final
 
 from actors.scheduling.blocks import BlockPool, BlockTable, chain
 from protocol.messages import Enqueue, FinishReason, Stats
+from protocol.timeline import LONGEST_GAP
 
 LONGEST_TARGET_S: Final = 600.0
 """Whoever names no target, or a longer one, is still not to wait for ever behind those with shorter ones."""
 FORGIVEN_GAPS: Final = 100
-"""One gap in so many may be late, by the longest answer that may come (`protocol.timeline.GAP_PERCENT`)."""
+"""One gap in so many may be late, by the longest answer that may come (`protocol.timeline.GAP_PERCENT`); but not by
+`LONGEST_GAP` times its target."""
 
 
 class State(Enum):
@@ -209,7 +211,8 @@ class Sequence:
             self.state = State.DECODING
         elif now - self.last_token_at > self.itl_target_s:
             self._late_gaps += 1
-            self.late = self.late or self._late_gaps > self.max_output_tokens // FORGIVEN_GAPS
+            pause = now - self.last_token_at > LONGEST_GAP * self.itl_target_s
+            self.late = self.late or pause or self._late_gaps > self.max_output_tokens // FORGIVEN_GAPS
         self.last_token_at = now
         return token in self.end_tokens or len(tokens) - self.prompt_tokens >= self.max_output_tokens
 

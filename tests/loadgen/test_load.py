@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from websockets.sync.server import ServerConnection
 
 from loadgen.client import request_body
+from loadgen.command_line import DEFAULT_URL, Misuse, is_loopback, socket_url
 from loadgen.figures import Exchange, Load, Report
-from loadgen.load import DEFAULT_URL, Misuse, Run, add_arguments, drive, is_loopback, run, socket_url
+from loadgen.load import Run, add_arguments, drive, run
 from loadgen.progress import Board
 from tests.loadgen.scripted_server import (
     Body,

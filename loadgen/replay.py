@@ -1,0 +1,337 @@
+"""`rota replay`: puts a scenario on the real engine, once under each policy, and shows who waited how long.
+
+Knows the command line, the order of it all (server, warm-up, scenario, the next policy) and the exit codes. What
+happens on the server is in `stage`, what is counted in `comparison`, what is drawn in `picture`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import math
+import random
+import shlex
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Unreachable, first_model
+from loadgen.command_line import (
+    Misuse,
+    allow_files,
+    allowed_url,
+    check_folder,
+    loop_factory,
+    number,
+    pretty_json,
+    whole,
+    write_file,
+)
+from loadgen.comparison import compare, print_comparison, span
+from loadgen.lanes import MOST_SOCKETS, Pool
+from loadgen.own_server import OwnServer, own_server
+from loadgen.picture import html, svg
+from loadgen.progress import Board, Display, display
+from loadgen.stage import Played, play, requests_of
+from loadgen.tables import LAG_WORTH_SAYING_MS
+from loadgen.warm_up import Lengths, warm_up
+from protocol.scenario import Scenario, ScenarioError, read_azure, read_scenario
+
+POLICIES = ("slack", "fixed_chunk", "decode_first", "prefill_first")
+LEAST_CONTEXT = 4096
+"""Of a server of our own: the warm-up must fit as well."""
+SPARE_FILES = 64
+
+ALL_FINISHED, SOME_DID_NOT, NO_RUN = 0, 1, 2
+"""Exit codes: every request finished; some failed, were refused, dropped or cut off; usage or connection error."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `rota replay`."""
+    add = parser.add_argument
+    add("scenario", metavar="SCENARIO", help="one that comes with rota (laptops), a .toml file, or a .csv trace")
+    add(
+        "--policies",
+        type=_policies,
+        default=POLICIES,
+        metavar="NAME,...",
+        help=f"one run under each, on a server of its own (default: {','.join(POLICIES)})",
+    )
+    add("--model", metavar="MODEL", help="the model that the servers load (default: theirs)")
+    add(
+        "--serve-args",
+        type=shlex.split,
+        default=[],
+        metavar="ARGS",
+        help='more flags for the servers, such as "--device cpu --chunk-tokens 256"',
+    )
+    add("--server", metavar="URL", help="run once, on this server, as it is configured, in place of one a policy")
+    add("--key", metavar="KEY", help="the API key, if the server wants one")
+    add("--anywhere", action="store_true", help="allow a --server on another machine")
+    add("--alone", metavar="NAME", help="before each run, time the first token of this request with nobody else there")
+    trace = parser.add_argument_group("a .csv trace (columns TIMESTAMP, ContextTokens, GeneratedTokens)")
+    trace.add_argument("--first", type=whole(0), metavar="N", help="begin with request number N, from 0")
+    trace.add_argument("--count", type=whole(1), metavar="N", help="so many requests at most (default: all)")
+    trace.add_argument("--rate", type=number(1e-6, 1e6), metavar="X", help="arrivals X times as fast (default: 1)")
+    trace.add_argument(
+        "--tokens", type=number(1e-6, 1e6), metavar="X", help="prompts and answers X times as long (default: 1)"
+    )
+    add("--targets", type=_targets, metavar="ttft=5s,itl=500ms", help="of every request, in place of the scenario's")
+    add("--timeout-s", type=number(0.001, math.inf), default=900.0, metavar="S", help="of each run (default: 900)")
+    add("--seed", type=whole(0), metavar="N", help="which prompts; every policy gets the same (default: new ones)")
+    add("--svg", type=Path, metavar="FILE", help="draw who ran and who waited")
+    add("--html", type=Path, metavar="FILE", help="the same as a page, with its figures")
+    add("--json", type=Path, metavar="FILE", help="write the figures, and those of each request")
+    add("--quiet", action="store_true", help="no progress on stderr, only the tables at the end")
+
+
+def _policies(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip().replace("-", "_") for name in text.split(",")))
+    for name in names:
+        if name not in POLICIES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(POLICIES)}")
+    return names
+
+
+def _targets(text: str) -> dict[str, float]:
+    """Seconds, by the field of a scenario that they are to stand in."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        field = {"ttft": "ttft_target_s", "itl": "itl_target_s"}.get(name)
+        factor, bare = (1e-3, value.removesuffix("ms")) if value.endswith("ms") else (1.0, value.removesuffix("s"))
+        try:
+            seconds = math.inf if value == "none" else float(bare) * factor
+        except ValueError:
+            seconds = math.nan
+        if field is None or not seconds > 0:
+            raise argparse.ArgumentTypeError(f"{part!r} is not like ttft=5s, itl=500ms or itl=none")
+        found[field] = seconds
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what `add_arguments` parsed, print the figures, return the exit code. Errors are one sentence on stderr."""
+    try:
+        scenario = scenario_of(args)
+        if args.alone is not None:
+            alone(scenario, args.alone)
+        for file in (args.svg, args.html, args.json):
+            if file is not None:
+                check_folder(file)
+        if args.server is not None and (args.model, args.serve_args, args.policies) != (None, [], POLICIES):
+            raise Misuse("--policies, --model and --serve-args are for servers of our own: leave out --server.")
+        allow_files(MOST_SOCKETS + SPARE_FILES, "nothing less will do")
+        replay = Replay(scenario, args)
+        with replay.shown, asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(replay.all())
+        _tell(replay, args)
+    except (Misuse, ScenarioError, Unreachable, NotOpened) as wrong:
+        print(wrong, file=sys.stderr)
+        return NO_RUN
+    except KeyboardInterrupt:
+        print("Stopped by hand, without figures.", file=sys.stderr)
+        return NO_RUN
+    finished = all(life.finished for played in replay.played for life in played.timeline.lives)
+    if replay.broken is not None:
+        print(f"Only the first runs are shown. {replay.broken}", file=sys.stderr)
+        return SOME_DID_NOT
+    return ALL_FINISHED if finished and not replay.stopped else SOME_DID_NOT
+
+
+def scenario_of(args: argparse.Namespace) -> Scenario:
+    """The scenario that was named, with the targets that were given. Raises `ScenarioError` or `Misuse`."""
+    part = {name: getattr(args, name) for name in ("first", "count", "rate", "tokens")}
+    given = {name: value for name, value in part.items() if value is not None}
+    if Path(args.scenario).suffix == ".csv":
+        scenario = read_azure(args.scenario, **given)
+    elif given:
+        raise Misuse(f"--{next(iter(given))} is for a .csv trace, and {args.scenario} is none.")
+    else:
+        scenario = read_scenario(args.scenario)
+    if args.targets:
+        own = dict.fromkeys(args.targets)
+        arrivals = tuple(msgspec.structs.replace(arrival, **own) for arrival in scenario.arrivals)
+        scenario = msgspec.structs.replace(scenario, arrivals=arrivals, **args.targets)
+    return scenario
+
+
+def alone(scenario: Scenario, name: str) -> Scenario:
+    """Only that request, at once, and only as far as its first token. Raises `Misuse`."""
+    found = [arrival for arrival in scenario.arrivals if arrival.name == name]
+    if not found:
+        names = ", ".join(arrival.name for arrival in scenario.arrivals[:8])
+        raise Misuse(f"--alone: the scenario has no request {name!r}, but {names}.")
+    only = msgspec.structs.replace(found[0], at_s=0.0, after=(), output_tokens=1)
+    return msgspec.structs.replace(scenario, arrivals=(only,))
+
+
+class Replay:
+    """One scenario, once on each server; and one of its requests before, by itself, if that was asked for."""
+
+    def __init__(self, scenario: Scenario, args: argparse.Namespace) -> None:
+        self.scenario = scenario
+        self.shown: Display = display(Console(stderr=True), args.quiet)
+        self.played: list[Played] = []
+        self.alone: dict[str, Played] = {}
+        """By policy."""
+        self.stopped = False
+        self.broken: Exception | None = None
+        """Why there was no next run, when there had been one."""
+        self.model = ""
+        self.timeout_s: float = args.timeout_s
+        self._args = args
+        self._seed = random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed
+        self._requests: tuple[str, list[bytes]] | None = None
+
+    async def all(self) -> None:
+        """Run after run. A cancel (Ctrl-C under `asyncio.Runner`, or SIGTERM) ends it, and the runs so far remain."""
+        this = asyncio.current_task()
+        assert this is not None
+        with contextlib.suppress(NotImplementedError):  # on Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+        try:
+            for policy in ("server",) if self._args.server is not None else self._args.policies:
+                self._show(policy, "starting rota serve")
+                async with self._server(policy) as server:
+                    self.played.append(await self._once(policy, server))
+        except (Unreachable, NotOpened) as wrong:
+            if not self.played:
+                raise
+            self.broken = wrong
+        except asyncio.CancelledError:
+            this.uncancel()
+            self.stopped = True
+
+    @asynccontextmanager
+    async def _server(self, policy: str) -> AsyncIterator[OwnServer]:
+        args = self._args
+        if args.server is not None:
+            url = allowed_url(args.server, args.anywhere)
+            yield OwnServer(url, await asyncio.to_thread(first_model, url, args.key, CONNECT_TIMEOUT_S))
+            return
+        async with own_server(serve_arguments(self.scenario, policy, args.model, args.serve_args)) as server:
+            yield server
+
+    async def _once(self, policy: str, server: OwnServer) -> Played:
+        async with AsyncExitStack() as stack:
+            pool = Pool(server.url, self._args.key)
+            stack.push_async_callback(pool.close)
+            self._show(policy, "warming up")
+            lengths = await self._warm(pool, server.model)
+            self.model = server.model
+            if self._args.alone is not None:
+                only = alone(self.scenario, self._args.alone)
+                # Prompts of its own: the scenario's are not to be found in the cache.
+                request = await asyncio.to_thread(requests_of, only, lengths, server.model, self._seed + 1)
+                self.alone[policy] = await play(only, request, policy, pool, self._args.timeout_s, self.shown)
+            if self._requests is None or self._requests[0] != server.model:
+                self._show(policy, "writing prompts")
+                made = await asyncio.to_thread(requests_of, self.scenario, lengths, server.model, self._seed)
+                # The same for every policy: a schedule is compared, not prompts.
+                self._requests = server.model, made
+            return await play(self.scenario, self._requests[1], policy, pool, self._args.timeout_s, self.shown)
+
+    async def _warm(self, pool: Pool, model: str) -> Lengths:
+        socket = await pool.of("")
+        longest = max(arrival.prompt_tokens for arrival in self.scenario.arrivals)
+        try:
+            async with asyncio.timeout(self._args.timeout_s):
+                return await warm_up(socket, model, self._seed, longest)
+        except TimeoutError:
+            sentence = f"The first requests were not answered within {self._args.timeout_s:g} s (--timeout-s)."
+            raise Unreachable(sentence) from None
+        finally:
+            pool.back("", socket)
+
+    def _show(self, policy: str, phase: str) -> None:
+        board = Board(len(self.scenario.arrivals), 1, phase=f"{policy}: {phase}")
+        self.shown.show(board, time.perf_counter())
+
+
+def serve_arguments(scenario: Scenario, policy: str, model: str | None, more: Sequence[str]) -> list[str]:
+    """For `rota serve`: the policy, and a context in which every request of the scenario fits. `more` wins."""
+    longest = max(arrival.prompt_tokens + arrival.output_tokens for arrival in scenario.arrivals)
+    context = LEAST_CONTEXT
+    while context < longest * 1.05 + 64:  # prompts are only about as long as asked
+        context *= 2
+    named = ["--model", model] if model is not None else []
+    return ["--policy", policy, "--max-context", str(context), *named, *more]
+
+
+def _tell(replay: Replay, args: argparse.Namespace) -> None:
+    scenario, timelines = replay.scenario, [played.timeline for played in replay.played]
+    if replay.stopped and not timelines:
+        raise KeyboardInterrupt
+    console = Console()
+
+    def say(sentence: str) -> None:
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+    say(heading(scenario, replay.model))
+    print_comparison(timelines, console)
+    for sentence in sentences(replay):
+        say(sentence)
+    title, about = f"{scenario.name} · {replay.model}", scenario.about
+    if args.svg is not None:
+        write_file(args.svg, svg(timelines, title=title, about=about).encode())
+    if args.html is not None:
+        write_file(args.html, html(timelines, title=title, about=about).encode())
+    if args.json is not None:
+        write_file(args.json, pretty_json(compare(timelines, scenario.name)))
+    for file in (args.svg, args.html):
+        if file is not None:
+            say(f"The picture: {file}")
+
+
+def heading(scenario: Scenario, model: str) -> str:
+    arrivals = scenario.arrivals
+    prompts = sum(arrival.prompt_tokens for arrival in arrivals)
+    answers = sum(arrival.output_tokens for arrival in arrivals)
+    return f"{scenario.name} on {model}: {len(arrivals):,} requests, {prompts:,} tokens in, {answers:,} out"
+
+
+def sentences(replay: Replay) -> list[str]:
+    """What the tables do not say: what to beware of in these figures."""
+    lines = []
+    for played in replay.played:
+        policy = played.timeline.policy
+        chunks = sum(len(life.token_times) for life in played.timeline.lives)
+        if chunks < played.output_tokens:
+            lines.append(f"{policy}: {played.output_tokens:,} tokens came in {chunks:,} chunks of text.")
+        if played.timed_out:
+            lines.append(f"{policy}: stopped after {replay.timeout_s:g} s (--timeout-s).")
+        said = next((exchange.message for exchange in played.exchanges if exchange.message), None)
+        if said is not None:
+            lines.append(f"{policy}: the first that went wrong: {said}")
+        if played.mostly_cached:
+            lines.append(f"{policy}: {played.mostly_cached:,} prompts were mostly in the server's cache, and not read.")
+        if played.late_worst_s * 1e3 >= LAG_WORTH_SAYING_MS:
+            lines.append(
+                f"{policy}: this client was late by up to {played.late_worst_s * 1e3:,.0f} ms itself: "
+                "waits of that size may be its own."
+            )
+    for played in replay.played:
+        lines += _beside_alone(played, replay.alone.get(played.timeline.policy))
+    if replay.stopped:
+        lines.append("Stopped by hand: only the runs that were complete are shown.")
+    return lines
+
+
+def _beside_alone(played: Played, by_itself: Played | None) -> list[str]:
+    """How much later a first token came for the others' sake."""
+    if by_itself is None:
+        return []
+    policy, (only,) = played.timeline.policy, by_itself.timeline.lives
+    (same,) = (life for life in played.timeline.lives if life.name == only.name)
+    if only.ttft_s is None or same.ttft_s is None:
+        return [f"{policy}: {only.name} had no first token to compare."]
+    return [
+        f"{policy}: {only.name} alone has its first token after {span(only.ttft_s)}, "
+        f"beside the others after {span(same.ttft_s)}: {same.ttft_s / only.ttft_s:.2f} x."
+    ]
