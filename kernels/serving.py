@@ -1,7 +1,7 @@
 """From a checkpoint to a runner that has run: what happens between ModelFound and the first Step.
 
-Knows the order of things at start (device, threads, weights, memory, one real step) and what ModelReady tells. Knows
-nothing of the socket.
+Knows the order of things at start (device, threads, weights, memory, one real step, calibration) and what ModelReady
+tells. Knows nothing of the socket.
 """
 
 import gc
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from kernels.calibration import calibrate
 from kernels.checkpoint import Checkpoint
 from kernels.decoder import load_decoder
 from kernels.device import choose_device, choose_dtype, choose_threads, dtype_name
@@ -54,6 +55,7 @@ def load(files: Checkpoint, wish: LoadModel) -> Serving:
     # What is loaded stays: the collector need not walk through it again and again while steps run.
     gc.collect()
     gc.freeze()
+    calibration = calibrate(runner, wish.max_step_tokens, wish.max_step_rows)
     ready = ModelReady(
         name=files.name,
         folder=str(files.folder),
@@ -69,6 +71,7 @@ def load(files: Checkpoint, wish: LoadModel) -> Serving:
         working_bytes=budget.working_bytes,
         first_step_s=first_step_s,
         rope=decoder.rope,
+        calibration=calibration,
     )
     return Serving(ready, run)
 

@@ -10,6 +10,8 @@ in a form small enough to be fitted again every few steps.)
 """
 
 import math
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterable
 
 from protocol.messages import Chunk, Measured, Work
@@ -19,11 +21,15 @@ FORGET = 1 - 1 / 256
 """What an older step weighs after each newer one: about the last 256 steps count."""
 REFIT_EVERY = 8
 SWEEPS = 30
-MARGIN_QUANTILE = 0.995
-"""This share of steps ends within `Costs.margin` times its prediction."""
-MARGIN_RATE = 0.02
+MARGIN_WINDOW = 256
+MARGIN_RANK = 2
+"""`Costs.margin` is the second longest of so many steps, as multiples of their predictions: one may be an accident."""
 MARGIN_AT_START = 1.15
+MARGIN_KNOWN = 32
+"""With fewer steps seen, it is no less than at the start."""
 MOST_MARGIN = 3.0
+PACE_RATE, PACE_STEP = 0.05, 0.3
+"""How fast the pace follows the steps, and how far off one step is taken to be at most, in logarithms."""
 USUAL_ERROR = 0.05
 """Relative error taken as usual before anything has been seen, and below which no step is an outlier."""
 OUTLIER = 3.0
@@ -70,10 +76,13 @@ class Costs:
     """
 
     def __init__(self, calibration: Iterable[Measured] = (), coefficients: Iterable[float] = (0.0,) * TERMS) -> None:
-        self.coefficients = list(coefficients)
+        self._fitted = self.coefficients = list(coefficients)
+        self._pace = 1.0
         if len(self.coefficients) != TERMS or any(not 0 <= each < math.inf for each in self.coefficients):
             raise ValueError(f"{TERMS} coefficients of at least 0 are needed, not {self.coefficients}")
         self.margin = MARGIN_AT_START
+        self._ratios: deque[float] = deque()
+        self._ordered_ratios: list[float] = []
         self.error = USUAL_ERROR
         self._products = [[0.0] * TERMS for _ in range(TERMS)]
         self._answers = [0.0] * TERMS
@@ -127,7 +136,7 @@ class Costs:
             return most
         if square < 1e-18:
             return min(most, int(left / linear))
-        return min(most, int((math.sqrt(linear * linear + 4 * square * left) - linear) / (2 * square)))
+        return min(most, int(2 * left / (linear + math.sqrt(linear * linear + 4 * square * left))))
 
     def step_s(self, work: Work) -> float:
         return sum(each * term for each, term in zip(self.coefficients, terms(work), strict=True))
@@ -145,19 +154,28 @@ class Costs:
             usual = max(self.error, USUAL_ERROR)
             weight = min(1.0, OUTLIER * usual / off) if off else 1.0
             self.error += 0.03 * (min(off, 2 * OUTLIER * usual) - self.error)
-            late = (took_s if wall_s is None else wall_s) > self.margin * predicted
-            # A quantile by its own definition: up by what is missed, down by what is kept, no step's size matters.
-            self.margin += MARGIN_RATE * (MARGIN_QUANTILE if late else MARGIN_QUANTILE - 1)
-            self.margin = min(MOST_MARGIN, max(1.0, self.margin))
+            ratio = min(math.exp(PACE_STEP), max(math.exp(-PACE_STEP), took_s / predicted))
+            self._pace *= ratio**PACE_RATE
+            self._learn_margin((took_s if wall_s is None else wall_s) / predicted)
         for row in self._products:
             for column in range(TERMS):
                 row[column] *= FORGET
         for column in range(TERMS):
             self._answers[column] *= FORGET
-        self._add(self._products, self._answers, work, took_s, weight)
+        self._add(self._products, self._answers, work, took_s / self._pace, weight)
         self._seen += 1
         if self._seen % REFIT_EVERY == 0 or self._seen < 2 * REFIT_EVERY:
             self._fit()
+        self.coefficients = [self._pace * each for each in self._fitted]
+
+    def _learn_margin(self, ratio: float) -> None:
+        self._ratios.append(ratio)
+        insort(self._ordered_ratios, ratio)
+        if len(self._ratios) > MARGIN_WINDOW:
+            del self._ordered_ratios[bisect_left(self._ordered_ratios, self._ratios.popleft())]
+        least = MARGIN_AT_START if len(self._ratios) < MARGIN_KNOWN else 1.0
+        found = self._ordered_ratios[-MARGIN_RANK] if len(self._ratios) >= MARGIN_RANK else least
+        self.margin = min(MOST_MARGIN, max(least, found))
 
     def _add(self, products: list[list[float]], answers: list[float], work: Work, took_s: float, weight: float) -> None:
         """Relative errors count: a decode step's milliseconds as much as a long chunk's."""
@@ -176,7 +194,7 @@ class Costs:
             for before, after in zip(self._first_products, self._products, strict=True)
         ]
         answers = [first + now for first, now in zip(self._first_answers, self._answers, strict=True)]
-        found = self.coefficients
+        found = self._fitted
         for _ in range(SWEEPS):
             for column in range(TERMS):
                 line = products[column]

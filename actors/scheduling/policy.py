@@ -58,7 +58,7 @@ def _fill(sequences: Iterable[Sequence] | Iterator[Sequence], most: int) -> list
     for sequence in sequences:
         if most <= 0:
             break
-        tokens = min(sequence.remaining, most)
+        tokens = min(sequence.to_read, most)
         wishes.append(Wish(sequence, tokens))
         most -= tokens
     return wishes
@@ -79,6 +79,10 @@ class FixedChunk:
         return decodes + by_arrival(view, min(self._chunk_tokens, view.max_step_tokens - len(decodes)))
 
 
+LONGEST_PAUSE_S = 60.0
+"""Not even prefill_first keeps those who stream waiting for longer, whatever comes."""
+
+
 class PrefillFirst:
     """Prefill by arrival, as much as a step holds; decode rows only in steps without any.
 
@@ -88,7 +92,9 @@ class PrefillFirst:
 
     def wishes(self, view: View) -> list[Wish]:
         prefills = by_arrival(view, view.max_step_tokens)
-        return prefills if prefills else [Wish(one, 1) for one in view.decodes]
+        if prefills and not any(view.now - one.last_token_at > LONGEST_PAUSE_S for one in view.decodes):
+            return prefills
+        return [Wish(one, 1) for one in view.decodes]
 
 
 class DecodeFirst:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from actors.scheduling.blocks import BlockPool, BlockTable, root
 from actors.scheduling.costs import Costs, pairs
-from actors.scheduling.policy import NOBODY, Policy, View
+from actors.scheduling.policy import NOBODY, Policy, View, Wish
 from actors.scheduling.sequence import Sequence
 from actors.scheduling.waiting import Waiting
 from protocol.messages import (
@@ -233,20 +233,23 @@ class Schedule:
                 (decodes if len(one.tokens) - one.computed == 1 else prefills).append(one)
         view = View(now, decodes, prefills, self._waiting, self._max_step_tokens, self.costs)
         filling = _Filling(self._max_step_tokens, self._max_step_rows)
-        denied = self._fill(view, filling)
+        denied = self._fill(self._policy.wishes(view), view, filling)
         if denied and not filling.prefill_tokens:
             # Whoever waits cannot start, and must not keep those from running who can.
             view.waiting = NOBODY
-            self._fill(view, filling)
+            self._fill(self._policy.wishes(view), view, filling)
+        if not filling.parts:
+            # Those it chose found no memory, or have given theirs to others: whoever finds some runs.
+            everyone = [*decodes, *prefills]
+            self._fill([Wish(one, one.remaining) for one in everyone if not one.waiting], view, filling)
         if not filling.parts:
             return None
         self._last_step += 1
         self._in_flight[self._last_step] = _InFlight(filling.parts, filling.work(), now)
         return Step(self._last_step, tuple(filling.chunks))
 
-    def _fill(self, view: View, filling: "_Filling") -> bool:
-        """Find memory for what the policy wishes. Whether somebody who waits found none."""
-        wishes = self._policy.wishes(view)
+    def _fill(self, wishes: list[Wish], view: View, filling: "_Filling") -> bool:
+        """Find memory for what is wished. Whether somebody who waits found none."""
         rows = [wish.sequence for wish in wishes if wish.tokens == 1 and not wish.sequence.waiting]
         del rows[min(filling.rows_left, filling.tokens_left) :]
         # Those who came first grow first, or they would find that everyone who could give way is in the step already.

@@ -133,6 +133,16 @@ class Sequence:
         return len(self.tokens) - self.computed
 
     @property
+    def starts_at(self) -> int:
+        """The position of the next token to be run. Of one that waits, as far as is known: more may be in the cache."""
+        return self.cached_hint if self.waiting else self.computed
+
+    @property
+    def to_read(self) -> int:
+        """Tokens of its history that have to be run before the next can be chosen."""
+        return len(self.tokens) - (self.cached_hint if self.waiting else self.computed)
+
+    @property
     def output_tokens(self) -> int:
         return len(self.tokens) - self.prompt_tokens
 

@@ -24,7 +24,7 @@ LATE_SHARE = 0.1
 FORCED = 2.0
 """Late prefills owed so many times what a chunk takes get it even where others are then late."""
 LATE_GAP = 3.0
-"""How many times its target a row whose own targets are lost waits beside prefill."""
+"""How many times its target a row whose own targets are lost waits, if that keeps another's first token in time."""
 STRETCH = 1.5
 """Where even that is less than the rows alone take: so many times what they take. The rest is prefill's."""
 SMALLEST_CHUNK = 32
@@ -39,97 +39,113 @@ class Slack:
     def __init__(self, chunk_tokens: int) -> None:
         self._chunk_tokens = at_least_one(chunk_tokens)
         self._owed_s = 0.0
-        """What late prefills are owed of their share."""
+        self._owed_tokens = 0.0
+        """What late prefills are owed of the time, and of the chunks, whichever a step has less of."""
         self._owed_rows_s = 0.0
         """The same for late decode rows, while there are too many rows for all."""
 
     def wishes(self, view: View) -> list[Wish]:
         costs = view.costs
-        decodes, left_s, step_s = self._decodes(view)
+        decodes, left_s, longer_s, step_s = self._decodes(view)
         wishes = [Wish(one, 1) for one in decodes]
         most = min(self._chunk_tokens, view.max_step_tokens - len(wishes))
         if (not view.prefills and not len(view.waiting)) or most <= 0:
             return wishes
-        usable_s = min(left_s, costs.chunk_s(0, self._chunk_tokens))
-        share = usable_s / (usable_s + step_s) if usable_s > 0 else 0.0
-        in_time, late = self._triage(view, max(share, LATE_SHARE))
+        in_time, late = self._triage(view, self._share(costs, left_s, step_s))
+        if late and longer_s > left_s:
+            # Rows that are late anyway give the time that others need to be in time, but not more.
+            more_in_time, fewer_late = self._triage(view, self._share(costs, longer_s, step_s))
+            if len(more_in_time) > len(in_time):
+                in_time, late, left_s = more_in_time, fewer_late, longer_s
         filling = _Filling(costs, most, left_s)
         if late:
-            self._pay_late(late, filling)
+            self._pay_late(late[0], filling)
         for one in in_time:
             filling.add(one)
         for one in late:
             filling.add(one)
         somebody = in_time or late
-        if somebody and not wishes and not filling.wishes:
+        if somebody and not wishes and not filling.parts:
             # However little time the costs leave, an idle device serves nobody.
-            filling.add_at_least(somebody[0], 1)
+            filling.put(somebody[0], 1)
         if late:
             self._owed_s += LATE_SHARE * (step_s + filling.took_s)
+            self._owed_tokens += LATE_SHARE * self._chunk_tokens
         else:
-            self._owed_s = 0.0
-        return wishes + filling.wishes
+            self._owed_s = self._owed_tokens = 0.0
+        return wishes + [Wish(one, tokens) for one, tokens in filling.parts.values()]
+
+    def _share(self, costs: Costs, left_s: float, step_s: float) -> float:
+        """How much of a step's time is prefill's, if it has `left_s` beside the rest."""
+        usable_s = min(left_s, costs.chunk_s(0, self._chunk_tokens))
+        return max(LATE_SHARE, usable_s / (usable_s + step_s) if usable_s > 0 else 0.0)
 
     # --- decode rows ---
 
-    def _decodes(self, view: View) -> tuple[list[Sequence], float, float]:
-        """The rows of this step, the seconds left for prefill beside them, and what the step takes without it."""
+    def _decodes(self, view: View) -> tuple[list[Sequence], float, float, float]:
+        """The rows of this step; the seconds left for prefill beside them, and how many if those rows that are late
+        anyway wait longer; and what the step takes without it.
+        """
         costs, now, rows = view.costs, view.now, view.decodes
         if not rows:
-            return [], math.inf, costs.base_s
+            return [], math.inf, math.inf, costs.base_s
         _, _, _, _, row, context = costs.coefficients
         step_s = costs.base_s + row * len(rows) + context * sum([one.computed for one in rows])
-        first_due = tightest = late_due = math.inf
+        # A target below what one row alone takes binds nobody.
+        possible = (costs.base_s + row) * costs.margin
+        first_due = tightest = late_due = longest_due = math.inf
         for one in rows:
-            target, due = one.itl_target_s, one.last_token_at
-            if one.late:
-                due += LATE_GAP * target
-                if due < late_due:
-                    late_due = due
+            target, since = one.itl_target_s, one.last_token_at
+            if one.late or target < possible:
+                late_due = min(late_due, since + target)
+                longest_due = min(longest_due, since + LATE_GAP * target)
             else:
-                due += target
-                if due < first_due:
-                    first_due = due
+                if since + target < first_due:
+                    first_due = since + target
                 if target < tightest:
                     tightest = target
         # Rows that are overdue through a step that took too long are not given up: there is time for all within a gap.
         limit = max(first_due - now, tightest)
-        hopeless = (costs.base_s + row) * costs.margin > limit
-        if step_s * costs.margin > limit and not hopeless:
-            rows, step_s = self._those_in_time(view, limit / costs.margin)
-            first_due = min([one.last_token_at + one.itl_target_s for one in rows if not one.late], default=math.inf)
+        if step_s * costs.margin > limit:
+            rows, first_due, step_s = self._those_in_time(view, possible, limit / costs.margin)
         else:
             self._owed_rows_s = 0.0
-        patience = min(first_due - now, max(late_due - now, STRETCH * step_s * costs.margin))
-        return rows, max(0.0, patience / costs.margin - step_s), step_s
+        least = STRETCH * step_s * costs.margin
+        patience = min(first_due - now, max(late_due - now, least))
+        longer = min(first_due - now, max(longest_due - now, least))
+        left_s, longer_s = (max(0.0, each / costs.margin - step_s) for each in (patience, longer))
+        return rows, left_s, longer_s, step_s
 
-    def _those_in_time(self, view: View, limit_s: float) -> tuple[list[Sequence], float]:
-        """There are too many rows for a step of `limit_s`: the soonest due, while they fit; and the step's seconds.
+    def _those_in_time(self, view: View, possible: float, limit_s: float) -> tuple[list[Sequence], float, float]:
+        """There are too many rows for a step of `limit_s`: the soonest due, while they fit. Those rows, when the first
+        of them is due, and the step's seconds.
 
-        The late ones take turns in what they are owed, longest without a token first.
+        The late ones take turns in what they are owed of that time, longest without a token first.
         """
         costs = view.costs
-        in_time = sorted(
-            (one for one in view.decodes if not one.late), key=lambda one: one.last_token_at + one.itl_target_s
-        )
-        late = sorted((one for one in view.decodes if one.late), key=lambda one: one.last_token_at)
+        late = [one for one in view.decodes if one.late or one.itl_target_s < possible]
+        late.sort(key=lambda one: one.last_token_at)
+        apart = {one.order for one in late}
+        in_time = [one for one in view.decodes if one.order not in apart]
+        in_time.sort(key=_row_due)
         chosen: list[Sequence] = []
         step_s = costs.base_s
-        for one in in_time:
-            step_s += costs.row_s(one.computed)
-            if chosen and step_s > limit_s:
-                step_s -= costs.row_s(one.computed)
-                break
-            chosen.append(one)
-        self._owed_rows_s += LATE_SHARE * step_s
+        self._owed_rows_s += LATE_SHARE * limit_s if late else 0.0
         for one in late:
             takes = costs.row_s(one.computed)
-            if chosen and takes > self._owed_rows_s:
+            if takes > self._owed_rows_s or step_s + takes + costs.row_s(in_time[0].computed) > limit_s:
                 break
             self._owed_rows_s -= takes
             step_s += takes
             chosen.append(one)
-        return chosen, step_s
+        for one in in_time:
+            takes = costs.row_s(one.computed)
+            if one is not in_time[0] and step_s + takes > limit_s:
+                break
+            step_s += takes
+            chosen.append(one)
+        self._owed_rows_s = min(self._owed_rows_s, limit_s)
+        return chosen, _row_due(in_time[0]), step_s
 
     # --- prefill ---
 
@@ -151,7 +167,7 @@ class Slack:
         given_up = set()
         together = 0.0
         for one in candidates:
-            start = max(one.computed, one.cached_hint) if one.waiting else one.computed
+            start = one.starts_at
             takes = costs.prefill_s(start, len(one.tokens) - start, chunk)
             heapq.heappush(longest, (-takes, one.order, one))
             together += takes
@@ -166,49 +182,74 @@ class Slack:
             late.sort(key=_due)
         return candidates, late
 
-    def _pay_late(self, late: list[Sequence], filling: "_Filling") -> None:
-        """A chunk out of what the late are owed, once it is enough for one worth running."""
-        first = late[0]
-        most = min(first.remaining, filling.most)
-        least = min(SMALLEST_CHUNK, most)
-        forced = self._owed_s >= FORCED * filling.costs.chunk_s(first.computed, least)
-        seconds = self._owed_s if forced else min(self._owed_s, filling.left_s)
-        tokens = filling.costs.largest_chunk(first.computed, most, seconds)
+    def _pay_late(self, first: Sequence, filling: "_Filling") -> None:
+        """A chunk out of what the late are owed, once it is enough for one worth running.
+
+        It is taken from the time that is left. Only where hardly any is left for long, others are late for it.
+        """
+        most = min(first.to_read, filling.most, int(self._owed_tokens))
+        least = min(SMALLEST_CHUNK, first.to_read, filling.most)
+        if most < least:
+            return
+        fits = filling.fitting(first, most, filling.left_s)
+        if fits >= min(least, SMALLEST_CHUNK // 4):
+            least = min(least, fits)
+            tokens = filling.fitting(first, most, min(self._owed_s, filling.left_s))
+        else:
+            tokens = least if self._owed_s >= FORCED * filling.seconds(first, least) else 0
         if tokens >= least:
-            self._owed_s = max(0.0, self._owed_s - filling.add_at_least(first, tokens))
+            self._owed_s = max(0.0, self._owed_s - filling.put(first, tokens))
+            self._owed_tokens -= tokens
 
 
 class _Filling:
-    """A step's prefill as it fills: wishes, and what is left of tokens and of seconds."""
+    """A step's prefill as it fills: who has how many tokens of it, and what is left of tokens and of seconds."""
 
     def __init__(self, costs: Costs, most: int, left_s: float) -> None:
-        self.costs = costs
         self.most = most
         self.left_s = left_s
         self.took_s = 0.0
-        self.wishes: list[Wish] = []
-        self._taken: set[int] = set()
+        self.parts: dict[int, tuple[Sequence, int]] = {}
+        self._costs = costs
+
+    def seconds(self, one: Sequence, tokens: int) -> float:
+        """What its next `tokens` take: one token is run as a decode row is."""
+        start = one.starts_at
+        return self._costs.row_s(start) if tokens == 1 else self._costs.chunk_s(start, tokens)
+
+    def fitting(self, one: Sequence, most: int, seconds: float) -> int:
+        """How many of its tokens, at most `most`, fit into so many seconds."""
+        if seconds == math.inf:
+            return most
+        if most == 1:
+            return int(self.seconds(one, 1) <= seconds)
+        return self._costs.largest_chunk(one.starts_at, most, seconds)
 
     def add(self, one: Sequence) -> None:
-        """The largest chunk of it that the step has room and time for, if it is worth while."""
-        if self.most <= 0 or self.left_s <= 0 or one.order in self._taken:
+        """As much of it as the step has room and time for, if that is worth while. It may have some already."""
+        _, has = self.parts.get(one.order, (one, 0))
+        if self.most <= 0 or self.left_s <= 0 or has == one.to_read:
             return
-        most = min(one.remaining, self.most)
-        tokens = most if self.left_s == math.inf else self.costs.largest_chunk(one.computed, most, self.left_s)
-        if tokens >= min(SMALLEST_CHUNK, most):
-            self.add_at_least(one, tokens)
+        most = min(one.to_read, self.most + has)
+        tokens = self.fitting(one, most, self.left_s + (self.seconds(one, has) if has else 0.0))
+        if tokens > has and tokens >= min(SMALLEST_CHUNK, most):
+            self.put(one, tokens)
 
-    def add_at_least(self, one: Sequence, tokens: int) -> float:
-        """A chunk of `tokens`, whatever time is left. Returns its seconds."""
-        tokens = max(1, tokens)
-        seconds = self.costs.chunk_s(one.computed, tokens)
-        self.wishes.append(Wish(one, tokens))
-        self._taken.add(one.order)
-        self.most -= tokens
-        self.left_s -= seconds
-        self.took_s += seconds
+    def put(self, one: Sequence, tokens: int) -> float:
+        """Give it `tokens` in all, whatever time is left. Returns the seconds that takes."""
+        _, has = self.parts.get(one.order, (one, 0))
+        seconds = self.seconds(one, tokens)
+        more_s = seconds - (self.seconds(one, has) if has else 0.0)
+        self.parts[one.order] = (one, tokens)
+        self.most -= tokens - has
+        self.left_s -= more_s
+        self.took_s += more_s
         return seconds
 
 
-def _due(one: Sequence) -> float:
-    return one.first_token_due
+def _due(one: Sequence) -> tuple[float, int]:
+    return one.first_token_due, one.order
+
+
+def _row_due(one: Sequence) -> float:
+    return one.last_token_at + one.itl_target_s

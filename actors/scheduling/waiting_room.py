@@ -98,7 +98,8 @@ class WaitingRoom:
         self._in_time: dict[Client, list[tuple[float, int, Guest]]] = {}
         self._late: dict[Client, list[tuple[float, int, Guest]]] = {}
         self._keys: VirtualCounters[str] = VirtualCounters()
-        self._clients: VirtualCounters[Client] = VirtualCounters()
+        self._clients: dict[str, VirtualCounters[Client]] = {}
+        """Of the sockets of each key, among themselves."""
         self._inside: dict[RequestId, tuple[Client, float]] = {}
         """Those let in, and what their client was charged."""
         self._work_s = 0.0
@@ -172,7 +173,7 @@ class WaitingRoom:
         self._guests[enqueue.request] = guest
         heapq.heappush(self._in_time.setdefault(client, []), (guest.first_token_due, guest.number, guest))
         self._keys.arrive(client[0])
-        self._clients.arrive(client)
+        self._clients.setdefault(client[0], VirtualCounters()).arrive(client)
         self._work_s += guest.work_s
         self._work_of[client] = self._work_of.get(client, 0.0) + guest.work_s
         return guest
@@ -180,7 +181,7 @@ class WaitingRoom:
     def overfull(self, guest: Guest) -> str | None:
         """Which bound of number or work `guest` is over, the room being as it is with it: a sentence, or None."""
         bounds, client = self._bounds, guest.client
-        mine, free = self._clients.waiting(client), bounds.places - len(self._guests)
+        mine, free = self._clients[client[0]].waiting(client), bounds.places - len(self._guests)
         if free < 0:
             return f"All {bounds.places:,} places to wait are taken"
         if mine - 1 > LARGEST_PART * (free + 1):
@@ -201,7 +202,8 @@ class WaitingRoom:
         if guest is not None:
             self._take_out(guest)
             self._keys.leave(guest.client[0])
-            self._clients.leave(guest.client)
+            self._clients[guest.client[0]].leave(guest.client)
+            self._tidy(guest.client[0])
         return guest
 
     # --- going in ---
@@ -228,7 +230,7 @@ class WaitingRoom:
             self._owed = max(0.0, self._owed - guest.charge)
         self._take_out(guest)
         self._keys.begin(client[0], charge)
-        self._clients.begin(client, charge)
+        self._clients[client[0]].begin(client, charge)
         self._inside[guest.enqueue.request] = (client, charge)
         self._demand.begins(guest.enqueue)
         self._let_in += 1
@@ -247,7 +249,18 @@ class WaitingRoom:
             client, charge = inside
             correction = weighed(released.computed_tokens, released.output_tokens) - charge
             self._keys.end(client[0], correction)
-            self._clients.end(client, correction)
+            self._clients[client[0]].end(client, correction)
+            self._tidy(client[0])
+
+    def _tidy(self, key: str) -> None:
+        """A key of which nothing is here and which is not remembered needs no counters for its sockets either."""
+        if key not in self._keys and self._clients[key].idle:
+            del self._clients[key]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits, and nobody who was let in is still inside."""
+        return self._keys.idle and not self._guests and not self._inside
 
     def _take_out(self, guest: Guest) -> None:
         client = guest.client
@@ -283,13 +296,15 @@ class WaitingRoom:
 
     def _first_of(self, queues: dict[Client, list[tuple[float, int, Guest]]]) -> Guest | None:
         """The first request of the client that is next, if any of these may have one more on the device."""
-        candidates = [client for client in queues if self._clients.running(client) < self._most_of_one]
+        candidates = [client for client in queues if self._clients[client[0]].running(client) < self._most_of_one]
         due: dict[str, float] = {}
         for client in candidates:
             due[client[0]] = min(queues[client][0][0], due.get(client[0], math.inf))
         key = self._keys.least(due, due.__getitem__)
+        if key is None:
+            return None
         mine = [client for client in candidates if client[0] == key]
-        first = self._clients.least(mine, lambda one: queues[one][0][0])
+        first = self._clients[key].least(mine, lambda one: queues[one][0][0])
         return None if first is None else queues[first][0][2]
 
     # --- how long it takes ---
@@ -317,7 +332,7 @@ class WaitingRoom:
             heads: dict[str, list[tuple[float, float, int, Guest]]] = {}
             behind = {client: iter(sorted(queue)) for client, queue in queues.items()}
             for client, queue in behind.items():
-                heads.setdefault(client[0], []).append((self._clients.counter(client), *next(queue)))
+                heads.setdefault(client[0], []).append((self._clients[client[0]].counter(client), *next(queue)))
             keys = []
             for key, mine in heads.items():
                 heapq.heapify(mine)

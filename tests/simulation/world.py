@@ -200,7 +200,7 @@ class World:
         assert not len(scheduler._schedule), "the scheduler still has sequences"
         assert not len(admission._room), "somebody still waits"
         assert not admission._room._inside, f"admission still waits for {admission._room._inside}"
-        assert not admission._room._clients._counters, "admission still counts for a client"
+        assert admission._room.idle, "admission still counts somebody as waiting or running"
         assert scheduler._schedule.backlog_tokens == 0, "a backlog of nobody"
         reaper = self.actors["reaper"]
         assert isinstance(reaper, Reaper)

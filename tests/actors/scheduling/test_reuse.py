@@ -2,6 +2,7 @@
 
 import pytest
 
+from actors.scheduling.policies import PolicyName
 from actors.scheduling.schedule import Outcome
 from protocol.messages import SampledToken, StepDone
 from tests.actors.scheduling.scenes import Scene
@@ -255,3 +256,15 @@ def test_whoever_grows_passes_over_those_whose_blocks_others_hold_too() -> None:
     assert scene.run() == ["a", "b", "c"]
     assert first.stats(0.0).preemptions == 0
     assert [one.stats(0.0).cached_tokens for one in later] == [8, 8]
+
+
+@pytest.mark.parametrize("policy", ["slack", "fixed_chunk"])
+def test_what_is_found_takes_no_part_of_the_chunk(policy: PolicyName) -> None:
+    """Of each prompt 40 tokens are found and 4 are left to run: three of them are no more than 12 tokens."""
+    scene = Scene(64, policy, chunk=16)
+    common = list(range(40))
+    scene.add("first", common, output=0)
+    scene.run()
+    for number, name in enumerate("abc"):
+        scene.add(name, [*common, *range(100 * number + 100, 100 * number + 104)], output=4)
+    assert scene.step() == ["a", "b", "c"]

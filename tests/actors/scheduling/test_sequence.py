@@ -1,12 +1,14 @@
 """A request's life as the scheduler sees it, and the figures told at its end."""
 
+import math
 from array import array
 
 import pytest
 
 from actors.scheduling.blocks import BlockPool, chain, root
-from actors.scheduling.sequence import Sequence, State
+from actors.scheduling.sequence import LONGEST_TARGET_S, Sequence, State
 from protocol.messages import Stats
+from protocol.timeline import LONGEST_GAP
 from tests.actors.recorders import enqueue, token_bytes
 
 ROOT = root("model", "tenant")
@@ -78,6 +80,80 @@ def test_the_figures_are_durations_from_its_own_moments() -> None:
     assert one.stats(115.0) == Stats(
         queued_s=2.0, prefill_s=3.0, first_token_at=105.0, output_tokens=2, preemptions=1, paused_s=5.0
     )
+
+
+def answering(max_output_tokens: int, ttft_target_s: float = 5.0, itl_target_s: float = 1.0) -> Sequence:
+    """Received at 100, and running."""
+    request = enqueue(
+        "r", 4, max_output_tokens=max_output_tokens, ttft_target_s=ttft_target_s, itl_target_s=itl_target_s
+    )
+    one = Sequence(request, 1, BlockPool(8, 4), ROOT, now=101.0)
+    one.start(101.0)
+    return one
+
+
+@pytest.mark.parametrize(("first_at", "late"), [(105.0, False), (105.1, True)])
+def test_it_is_late_for_good_when_its_first_token_is(first_at: float, late: bool) -> None:
+    one = answering(100)
+    assert (one.first_token_due, one.has_begun) == (105.0, False)
+    one.append(7, first_at)
+    one.append(7, first_at + 0.5)
+    assert (one.late, one.has_begun) == (late, True)
+
+
+def test_one_gap_in_a_hundred_may_be_late() -> None:
+    one = answering(200)
+    now = 102.0
+    lates = []
+    for gap in (0.0, 1.0, 1.5, 0.5, 1.5, 1.0, 1.5, 0.1):
+        now += gap
+        one.append(7, now)
+        lates.append(one.late)
+    assert lates == [False] * 6 + [True] * 2, "the third of two"
+
+
+def test_no_gap_may_be_twice_its_target() -> None:
+    one = answering(10_000)
+    one.append(7, 102.0)
+    one.append(7, 102.0 + LONGEST_GAP)
+    assert not one.late
+    one.append(7, 102.0 + LONGEST_GAP + 1.01 * LONGEST_GAP)
+    assert one.late
+
+
+def test_its_readers_own_pause_is_no_gap() -> None:
+    one = answering(50)
+    one.append(7, 102.0)
+    one.set_paused(True, 102.5)
+    one.set_paused(False, 150.0)
+    assert one.last_token_at == 150.0
+    one.append(7, 151.0)
+    assert not one.late
+
+
+def test_whoever_names_no_target_is_due_in_the_end_all_the_same() -> None:
+    one = answering(10, math.inf, math.inf)
+    assert (one.first_token_due, one.itl_target_s) == (100.0 + LONGEST_TARGET_S, LONGEST_TARGET_S)
+    assert answering(10, 2 * LONGEST_TARGET_S).first_token_due == 100.0 + LONGEST_TARGET_S
+
+
+def test_what_is_run_again_after_a_preemption_counts_once() -> None:
+    pool = BlockPool(8, 4)
+    one = Sequence(enqueue("r", 9), 1, pool, ROOT, now=100.0)
+    assert one.prompt_tokens_run == 0
+    one.start(100.0)
+    one.table.grow(9)
+    one.computed = 6
+    assert one.prompt_tokens_run == 6
+    one.preempt(pool)
+    assert one.prompt_tokens_run == 6
+    one.start(101.0)
+    one.computed = 3
+    assert one.prompt_tokens_run == 6
+    one.computed = 9
+    one.append(7, 102.0)
+    one.computed = 10
+    assert one.prompt_tokens_run == 9
 
 
 def test_one_that_never_ran_was_queued_until_its_end() -> None:

@@ -8,7 +8,7 @@ import math
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from actors.scheduling.costs import Costs, pairs
@@ -60,6 +60,12 @@ def test_a_short_chunk_that_is_all_there_is_to_read_is_worth_while() -> None:
     assert wished(Slack(512), view(*rows(5, target_s=0.05), waiting(9, 20), costs=COSTS))[-1] == ("r9", 20)
 
 
+def test_prompts_of_one_token_take_the_time_of_the_rows_they_are() -> None:
+    """A row takes 2 ms, and so 24 fit into the 49.6 ms that five others leave of 80."""
+    seen = view(*rows(5, target_s=0.08), *(waiting(order, 1) for order in range(10, 60)), costs=COSTS)
+    assert len(wished(Slack(512), seen)) == 5 + 24
+
+
 def test_what_the_first_prefill_leaves_of_the_time_and_the_chunk_goes_to_the_next() -> None:
     seen = view(*rows(5, target_s=0.15), waiting(8, 60), waiting(9, 500), costs=COSTS)
     assert wished(Slack(512), seen)[5:] == [("r8", 60), ("r9", 50)], "110 ms: 130 ms with the margin, without 20"
@@ -77,6 +83,8 @@ def test_a_chunk_is_the_largest_that_ends_in_time_with_its_margin(
     coefficients: tuple[float, ...], contexts: list[tuple[int, float]], prompt: int, computed: int, chunk: int
 ) -> None:
     costs = Costs(coefficients=coefficients)
+    # A gap shorter than one row alone takes binds nobody.
+    assume(all((costs.base_s + costs.row_s(0)) * costs.margin <= gap for _, gap in contexts))
     decodes = [decoding(order, context, target_s=gap) for order, (context, gap) in enumerate(contexts, start=1)]
     sizes = dict(wished(Slack(chunk), view(*decodes, prefilling(99, prompt, computed), costs=costs)))
     tokens = sizes.get("r99", 0)
@@ -84,7 +92,10 @@ def test_a_chunk_is_the_largest_that_ends_in_time_with_its_margin(
 
     def ends_in_time(tokens: int) -> bool:
         cached = sum(one.computed for one in beside)
-        work = Work(tokens, pairs(computed, tokens), computed if tokens else 0, len(beside), cached)
+        if tokens == 1:
+            work = Work(0, 0, 0, len(beside) + 1, cached + computed)
+        else:
+            work = Work(tokens, pairs(computed, tokens), computed if tokens else 0, len(beside), cached)
         return costs.step_s(work) * costs.margin <= min(one.itl_target_s for one in beside) * (1 + 1e-9)
 
     assert tokens <= min(chunk, prompt)
@@ -134,7 +145,7 @@ def test_what_the_cache_holds_of_a_prompt_is_no_work() -> None:
     cached = waiting(1, 400, due_in=0.2)
     assert wished(Slack(500), view(cached, waiting(2, 100, due_in=0.3), costs=TOKENS_ONLY))[0] == ("r2", 100)
     cached.cached_hint = 300
-    assert wished(Slack(500), view(cached, waiting(2, 100, due_in=0.3), costs=TOKENS_ONLY))[0] == ("r1", 400)
+    assert wished(Slack(500), view(cached, waiting(2, 100, due_in=0.3), costs=TOKENS_ONLY))[0] == ("r1", 100)
 
 
 def in_time(jobs: list[tuple[int, float]]) -> int:
@@ -201,6 +212,16 @@ def test_rows_that_are_late_make_nobody_else_late() -> None:
     assert wished(Slack(512), view(*rows(3, target_s=0.1), *late, costs=ROWS)) == [("r1", 1), ("r2", 1), ("r3", 1)]
 
 
+def test_a_late_rows_turn_is_taken_from_those_who_can_wait() -> None:
+    """In no step are there more rows than there is time for, though the late ones are owed some of it."""
+    late = [decoding(order, target_s=0.1, waited_s=9.0, late=True) for order in (4, 5, 6)]
+    loose = decoding(7, target_s=10.0)
+    slack = Slack(512)
+    steps = [wished(slack, view(*rows(2, target_s=0.1), loose, *late, costs=ROWS)) for _ in range(20)]
+    assert any(name in ("r4", "r5", "r6") for step in steps for name, _ in step)
+    assert max(len(step) for step in steps) == 3
+
+
 def test_late_rows_run_beside_the_others_while_there_is_time_for_all() -> None:
     late = [decoding(order, target_s=1.0, waited_s=9.0, late=True) for order in (4, 5, 6)]
     assert len(wished(Slack(512), view(*rows(3, target_s=1.0), *late, costs=ROWS))) == 6
@@ -212,10 +233,17 @@ def test_late_rows_alone_leave_prefill_a_third_of_a_step() -> None:
     assert wished(Slack(512), view(*late, waiting(99, 500), costs=ROWS))[-1] == ("r99", 105)
 
 
-def test_late_rows_wait_beside_prefill_for_three_times_their_target() -> None:
-    """0.9 s, 782 ms with the margin, of which base and row take 30."""
+def test_a_late_row_waits_longer_only_where_that_keeps_a_first_token_in_time() -> None:
+    """Its next token is wanted in 100 ms: 56 tokens. It could wait for 900: 752 tokens, and a second's work is done."""
     late = decoding(1, target_s=0.4, waited_s=0.3, late=True)
-    assert wished(Slack(1000), view(late, waiting(9, 999), max_step_tokens=2000, costs=ROWS))[-1] == ("r9", 752)
+
+    def chunk(due_in: float) -> tuple[str, int]:
+        seen = view(late, waiting(9, 999, due_in=due_in), max_step_tokens=2000, costs=ROWS)
+        return wished(Slack(1000), seen)[-1]
+
+    assert chunk(due_in=900) == ("r9", 56), "it is in time all the same"
+    assert chunk(due_in=1.4) == ("r9", 752)
+    assert chunk(due_in=0.9) == ("r9", 56), "it is late all the same"
 
 
 # --- whatever the view ---

@@ -43,6 +43,7 @@ class Run:
         self.due: dict[str, float] = {}
         self.token_times: dict[str, list[float]] = defaultdict(list)
         self.ended_at: dict[str, float] = {}
+        self._came_at: float | None = None
         self._later: list[tuple[float, int, Callable[[], object]]] = []
 
     def add(
@@ -53,13 +54,13 @@ class Run:
         itl_target_s: float = math.inf,
         name: str | None = None,
     ) -> Sequence:
-        """It comes now. Its prompt is like no other."""
+        """It comes now, or came while the last step ran. Its prompt is like no other."""
         self.came += 1
         request = enqueue(
             name or f"r{self.came}",
             range(self.came * 10_000, self.came * 10_000 + prompt),
             max_output_tokens=output,
-            received_at=self.now,
+            received_at=self.now if self._came_at is None else self._came_at,
             ttft_target_s=ttft_target_s,
             itl_target_s=itl_target_s,
         )
@@ -68,14 +69,16 @@ class Run:
         return one
 
     def at(self, moment: float, come: Callable[[], object]) -> None:
-        """`come` is called when the first step after `moment` is planned, if nothing waits for it sooner."""
+        """`come` is called before the first step that is planned after `moment`."""
         heapq.heappush(self._later, (moment, len(self._later) + self.steps, come))
 
     def step(self) -> Step | None:
         while self._later and (self._later[0][0] <= self.now or not len(self.schedule)):
             moment, _, come = heapq.heappop(self._later)
             self.now = max(self.now, moment)
+            self._came_at = moment
             come()
+            self._came_at = None
         self.flood()
         self.last = step = self.schedule.plan(self.now)
         if step is None:

@@ -1,0 +1,287 @@
+"""`rota simulate`: a scenario or a trace under each policy, on a cost model, in virtual time.
+
+Knows the command line, the order of it all and the exit codes. How a run goes is in `simulation`; what is counted and
+drawn belongs to `loadgen`, and is handed in by the command line that may import it.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, structs
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from actors.config import Config
+from actors.scheduling.policies import POLICIES, PolicyName
+from actors.simulator import find_rate, hardware
+from actors.simulator.arguments import number, policies, targets, whole
+from actors.simulator.find_rate import Found, NoRate, RateSearch
+from actors.simulator.hardware import Hardware, HardwareError
+from actors.simulator.runs import PolicyRun, RunsFailed, long, run_all
+from actors.simulator.simulation import Setup
+from protocol.scenario import Scenario, ScenarioError, read_azure, read_scenario
+from protocol.timeline import Timeline
+
+MOST_TURNS = 200_000
+"""Parts of steps that are kept to be drawn."""
+_SHOW_MORE = 20
+"""Requests from which on a bar is worth looking at."""
+_DEFAULTS = Config()
+
+
+class Misuse(Exception):
+    """The command line asks for something that cannot be done. The message is one sentence."""
+
+
+class Shown(Struct, frozen=True):
+    """How timelines are told: `loadgen.comparison` and `loadgen.picture`, handed in."""
+
+    table: Callable[[Sequence[Timeline], Console], None]
+    svg: Callable[..., str]
+    html: Callable[..., str]
+    compare: Callable[[Sequence[Timeline], str], Struct]
+
+
+class Simulate:
+    """The command: `add_arguments`, then `run`."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add(
+            "scenario",
+            metavar="SCENARIO",
+            nargs="?",
+            help="one that comes with rota (laptops), a .toml file, or a .csv trace",
+        )
+        add("--policies", type=policies, default=POLICIES, metavar="NAME,...", help=f"of {', '.join(POLICIES)} [all]")
+        names = ", ".join(each.name for each in hardware.BUILT_IN)
+        add("--hardware", default="laptop", metavar="NAME|FILE", help=f"{names} or a .toml file [laptop]")
+        add("--targets", type=targets, metavar="ttft=5s,itl=500ms", help="of every request, not the scenario's own")
+        add("--seed", type=whole(0), default=0, metavar="N", help="of prompts and of the noise on step times [0]")
+        trace = parser.add_argument_group("a .csv trace (columns TIMESTAMP, ContextTokens, GeneratedTokens)")
+        trace.add_argument("--first", type=whole(0), metavar="N", help="begin with request number N, from 0")
+        trace.add_argument("--count", type=whole(1), metavar="N", help="so many requests at most")
+        trace.add_argument("--start-s", type=number(0, 1e9), metavar="S", help="begin S seconds after its first")
+        trace.add_argument("--for-s", type=number(1e-3, 1e9), metavar="S", help="only requests of S seconds")
+        trace.add_argument("--tokens", type=number(1e-6, 1e6), metavar="X", help="prompts and answers X times as long")
+        add("--rate", type=number(1e-6, 1e6), metavar="X", help="arrivals X times as fast [1]")
+        served = parser.add_argument_group("as it would be served (else as the hardware's profile says)")
+        served.add_argument("--max-running", type=whole(1), metavar="N", help="requests on the device at once")
+        served.add_argument("--chunk-tokens", type=whole(1), metavar="N", help="most prefill tokens in one step")
+        for name, parse, about in (
+            ("max_waiting", whole(0), "places in the waiting room"),
+            ("max_wait_s", number(1e-3, math.inf), "longest time in it"),
+            ("max_waiting_work_s", number(1e-3, math.inf), "most work in it, in predicted seconds"),
+        ):
+            default = getattr(_DEFAULTS, name)
+            shown = f"{about} [{default:g}]"
+            served.add_argument(f"--{name.replace('_', '-')}", type=parse, default=default, metavar="N", help=shown)
+        rates = parser.add_argument_group("how much it can take")
+        share = f"{find_rate.SHARE:.0%}".replace("%", "%%")
+        rates.add_argument(
+            "--find-rate", action="store_true", help=f"the highest rate at which {share} of requests meet their targets"
+        )
+        rates.add_argument(
+            "--load", type=number(1e-9, 1e9), metavar="R", help="requests/s to find devices for [the scenario's own]"
+        )
+        add("--svg", type=Path, metavar="FILE", help="draw who ran and who waited")
+        add("--html", type=Path, metavar="FILE", help="the same as a page, with its figures")
+        add("--json", type=Path, metavar="FILE", help="write the figures, and those of each request")
+        measured = parser.add_argument_group("another machine")
+        measured.add_argument("--calibrate", type=Path, metavar="FILE", help="measure this machine for --hardware FILE")
+        measured.add_argument("--model", metavar="MODEL", help=f"what to measure it with [{_DEFAULTS.model}]")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do what was asked for, print what came of it, return the exit code. Errors are one sentence on stderr."""
+        try:
+            _check(args)
+            if args.calibrate is not None:
+                _calibrate(args)
+            elif args.find_rate:
+                _find_rate(args)
+            else:
+                self._compare(args)
+        except (Misuse, ScenarioError, HardwareError, NoRate, RunsFailed) as wrong:
+            print(f"rota: {wrong}", file=sys.stderr)
+            return 2
+        return 0
+
+    def _compare(self, args: argparse.Namespace) -> None:
+        profile = hardware.named(args.hardware)
+        scenario, setup = scenario_of(args), setup_of(args, profile)
+        jobs = [PolicyRun(scenario, policy, setup) for policy in args.policies]
+        requests = len(scenario.arrivals)
+        with _Bars(args.policies, requests, shown=requests > _SHOW_MORE) as bars:
+            timelines = run_all(jobs, bars, apart=long(scenario, len(jobs)))
+        console = Console()
+        _say(console, heading(scenario, profile))
+        self._shown.table(timelines, console)
+        title, about = f"{scenario.name} · {profile.name}, simulated", scenario.about
+        if args.svg is not None:
+            _write(args.svg, self._shown.svg(timelines, title=title, about=about))
+        if args.html is not None:
+            _write(args.html, self._shown.html(timelines, title=title, about=about))
+        if args.json is not None:
+            figures = msgspec.json.encode(self._shown.compare(timelines, scenario.name))
+            _write(args.json, msgspec.json.format(figures, indent=2).decode() + "\n")
+
+
+def scenario_of(args: argparse.Namespace) -> Scenario:
+    """The scenario that was named, as fast and with the targets that were asked for. Raises ScenarioError, Misuse."""
+    part = {name: getattr(args, name) for name in ("first", "count", "start_s", "for_s", "tokens")}
+    given = {name: value for name, value in part.items() if value is not None}
+    trace = Path(args.scenario).suffix == ".csv"
+    if trace:
+        scenario = read_azure(args.scenario, rate=args.rate or 1.0, **given)
+    elif given:
+        flag = next(iter(given)).replace("_", "-")
+        raise Misuse(f"--{flag} is for a .csv trace, and {args.scenario} is none.")
+    else:
+        scenario = read_scenario(args.scenario)
+    if args.rate is not None and not trace:
+        scenario = find_rate.pressed(scenario, args.rate)
+    if args.targets:
+        own = dict.fromkeys(args.targets)
+        arrivals = tuple(structs.replace(arrival, **own) for arrival in scenario.arrivals)
+        scenario = structs.replace(scenario, arrivals=arrivals, **args.targets)
+    return scenario
+
+
+def setup_of(args: argparse.Namespace, profile: Hardware) -> Setup:
+    return Setup(
+        hardware=profile,
+        max_running=args.max_running or profile.max_running,
+        chunk_tokens=args.chunk_tokens or profile.chunk_tokens,
+        max_waiting=args.max_waiting,
+        max_wait_s=args.max_wait_s,
+        max_waiting_work_s=args.max_waiting_work_s,
+        seed=args.seed,
+        most_turns=MOST_TURNS,
+    )
+
+
+def _check(args: argparse.Namespace) -> None:
+    """What argparse cannot tell. Raises Misuse."""
+    if (args.scenario is None) == (args.calibrate is None):
+        raise Misuse("Name a scenario, such as laptops, or a file with --calibrate, but not both.")
+    if args.model is not None and args.calibrate is None:
+        raise Misuse("--model is for --calibrate: a simulation takes its model from the hardware's profile.")
+    if args.load is not None and not args.find_rate:
+        raise Misuse("--load is for --find-rate.")
+    files = {"svg": args.svg, "html": args.html, "json": args.json}
+    for name, file in {**files, "calibrate": args.calibrate}.items():
+        if file is None:
+            continue
+        if name in files and args.find_rate:
+            raise Misuse(f"--find-rate draws no picture and writes no figures: leave out --{name}.")
+        if not file.absolute().parent.is_dir():
+            raise Misuse(f"{file} cannot be written: there is no folder {file.absolute().parent}.")
+
+
+def heading(scenario: Scenario, profile: Hardware) -> str:
+    prompts = sum(arrival.prompt_tokens for arrival in scenario.arrivals)
+    answers = sum(arrival.output_tokens for arrival in scenario.arrivals)
+    return (
+        f"{scenario.name} on {profile.name}, simulated: {len(scenario.arrivals):,} requests, {prompts:,} tokens in, "
+        f"{answers:,} out. {profile.about}"
+    )
+
+
+# --- how much it can take ---
+
+
+def _find_rate(args: argparse.Namespace) -> None:
+    profile = hardware.named(args.hardware)
+    scenario, setup = scenario_of(args), setup_of(args, profile)
+    own = find_rate.own_rate(scenario)
+    jobs = [RateSearch(scenario, policy, setup) for policy in args.policies]
+    with _Bars(args.policies, find_rate.USUAL_RUNS, shown=long(scenario, len(jobs))) as bars:
+        found = run_all(jobs, bars, apart=long(scenario, len(jobs)))
+    console = Console()
+    _say(console, heading(scenario, profile))
+    console.print(rates(found, args.load or own, profile.name), highlight=False)
+    for sentence in caveats(found, scenario):
+        _say(console, sentence)
+
+
+def rates(found: Sequence[Found], load_per_s: float, device: str) -> Table:
+    table = Table("policy", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("rate", "requests/s", "met targets", f"{device}s for {load_per_s:,.4g}/s"):
+        table.add_column(column, justify="right")
+    for each in found:
+        devices = each.devices(load_per_s)
+        if devices is None:
+            table.add_row(each.policy, "-", "none", f"under {find_rate.SHARE:.0%}", "-")
+        else:
+            table.add_row(each.policy, f"{each.times:.3g}x", f"{each.per_s:,.3g}", f"{each.met:.1%}", f"{devices:,}")
+    return table
+
+
+def caveats(found: Sequence[Found], scenario: Scenario) -> list[str]:
+    """What to beware of in these rates."""
+    longest = max(scenario.targets(arrival)[0] for arrival in scenario.arrivals)
+    short = [each for each in found if each.per_s and each.span_s < find_rate.TOO_SHORT * longest]
+    return [
+        f"{each.policy}: at that rate all has arrived within {each.span_s:,.0f} s, and a burst may come faster than "
+        "what lasts: a longer scenario says more."
+        for each in short
+    ]
+
+
+# --- this machine ---
+
+
+def _calibrate(args: argparse.Namespace) -> None:
+    from actors.simulator import calibrate
+    from actors.worker_process import WorkerProcess
+
+    file: Path = args.calibrate
+    print("Measuring: nothing else should run on this machine for a minute.", file=sys.stderr)
+    profile = calibrate.measure(args.model or _DEFAULTS.model, file.stem, WorkerProcess)
+    _write(file, hardware.as_toml(profile))
+    print(f"{file} is written: rota simulate SCENARIO --hardware {file}")
+
+
+# --- what is written and shown ---
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def _write(file: Path, content: str) -> None:
+    try:
+        file.write_text(content, encoding="utf-8")
+    except OSError as failed:
+        raise Misuse(f"{file} cannot be written: {failed.strerror}.") from failed
+
+
+class _Bars:
+    """A bar a job on stderr, if that is a terminal and it is worth while."""
+
+    def __init__(self, names: Sequence[PolicyName], steps: int, *, shown: bool) -> None:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+        quiet = not (shown and console.is_terminal)
+        self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet)
+        self._tasks = [self._progress.add_task(name, total=steps) for name in names]
+
+    def __enter__(self) -> "_Bars":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, far: Sequence[int]) -> None:
+        for task, so_far in zip(self._tasks, far, strict=True):
+            self._progress.update(task, completed=so_far)
