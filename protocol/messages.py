@@ -241,6 +241,8 @@ class CostsLearned(SingleControl, frozen=True):
     """Seconds for each term of a step's cost, in the order of `costs.Costs`."""
     output_tokens: float
     """Of a usual answer, smoothed."""
+    reserve_s: float = 0.0
+    """From being let in to the first token, beyond what the prefill alone takes: enough for all but the slowest."""
 
 
 # --- scheduler <-> executor <-> worker process -----------------------------------------------------------------------

@@ -10,9 +10,9 @@ in a form small enough to be fitted again every few steps.)
 """
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
+from operator import mul
 
 from protocol.messages import Chunk, Measured, Work
 
@@ -20,14 +20,20 @@ TERMS = 6
 FORGET = 1 - 1 / 256
 """What an older step weighs after each newer one: about the last 256 steps count."""
 REFIT_EVERY = 8
-SWEEPS = 30
+SWEEPS = 60
+SETTLED = 1e-7
+"""A sweep that moves no coefficient by more than this share is the last."""
 MARGIN_WINDOW = 256
-MARGIN_RANK = 2
-"""`Costs.margin` is the second longest of so many steps, as multiples of their predictions: one may be an accident."""
+MARGIN_DEVIATIONS = 3.3
+"""`Costs.margin` is so many standard deviations above the mean of so many steps, as logarithms of multiples of their
+predictions: one step in two thousand is later, if they spread like that. No window shows so rare a step itself."""
+MARGIN_OUTLIER = 0.5
+"""A step counts in it as at most so far off the mean: one accident is no spread."""
 MARGIN_AT_START = 1.15
 MARGIN_KNOWN = 32
 """With fewer steps seen, it is no less than at the start."""
 MOST_MARGIN = 3.0
+OVERHEAD_MEMORY = 0.98
 PACE_RATE, PACE_STEP = 0.05, 0.3
 """How fast the pace follows the steps, and how far off one step is taken to be at most, in logarithms."""
 USUAL_ERROR = 0.05
@@ -81,8 +87,9 @@ class Costs:
         if len(self.coefficients) != TERMS or any(not 0 <= each < math.inf for each in self.coefficients):
             raise ValueError(f"{TERMS} coefficients of at least 0 are needed, not {self.coefficients}")
         self.margin = MARGIN_AT_START
+        self.overhead_s = 0.0
+        """From a step's plan to its result, beside its time on the device, smoothed."""
         self._ratios: deque[float] = deque()
-        self._ordered_ratios: list[float] = []
         self.error = USUAL_ERROR
         self._products = [[0.0] * TERMS for _ in range(TERMS)]
         self._answers = [0.0] * TERMS
@@ -106,8 +113,8 @@ class Costs:
 
     @property
     def base_s(self) -> float:
-        """What every step takes, whatever is in it."""
-        return self.coefficients[0]
+        """What every step takes, from its plan to its result, whatever is in it."""
+        return self.coefficients[0] + self.overhead_s
 
     def row_s(self, context: int) -> float:
         """One decode row that reads `context` cached tokens, beside the rest of a step."""
@@ -139,7 +146,16 @@ class Costs:
         return min(most, int(2 * left / (linear + math.sqrt(linear * linear + 4 * square * left))))
 
     def step_s(self, work: Work) -> float:
-        return sum(each * term for each, term in zip(self.coefficients, terms(work), strict=True))
+        """On the device."""
+        base, token, pair, context, row, row_context = self.coefficients
+        return (
+            base
+            + token * work.prefill_tokens
+            + pair * work.prefill_pairs
+            + context * work.prefill_context
+            + row * work.decode_rows
+            + row_context * work.decode_context
+        )
 
     # --- learning ---
 
@@ -156,12 +172,13 @@ class Costs:
             self.error += 0.03 * (min(off, 2 * OUTLIER * usual) - self.error)
             ratio = min(math.exp(PACE_STEP), max(math.exp(-PACE_STEP), took_s / predicted))
             self._pace *= ratio**PACE_RATE
-            self._learn_margin((took_s if wall_s is None else wall_s) / predicted)
-        for row in self._products:
-            for column in range(TERMS):
-                row[column] *= FORGET
-        for column in range(TERMS):
-            self._answers[column] *= FORGET
+            overhead_s = 0.0 if wall_s is None else max(0.0, wall_s - took_s)
+            self._learn_margin((took_s + overhead_s) / (predicted + self.overhead_s))
+            # One that was held up for long says little of the others.
+            overhead_s = min(overhead_s, 4 * self.overhead_s + 0.001)
+            self.overhead_s = OVERHEAD_MEMORY * self.overhead_s + (1 - OVERHEAD_MEMORY) * overhead_s
+        self._products = [[FORGET * each for each in row] for row in self._products]
+        self._answers = [FORGET * each for each in self._answers]
         self._add(self._products, self._answers, work, took_s / self._pace, weight)
         self._seen += 1
         if self._seen % REFIT_EVERY == 0 or self._seen < 2 * REFIT_EVERY:
@@ -169,13 +186,16 @@ class Costs:
         self.coefficients = [self._pace * each for each in self._fitted]
 
     def _learn_margin(self, ratio: float) -> None:
-        self._ratios.append(ratio)
-        insort(self._ordered_ratios, ratio)
-        if len(self._ratios) > MARGIN_WINDOW:
-            del self._ordered_ratios[bisect_left(self._ordered_ratios, self._ratios.popleft())]
-        least = MARGIN_AT_START if len(self._ratios) < MARGIN_KNOWN else 1.0
-        found = self._ordered_ratios[-MARGIN_RANK] if len(self._ratios) >= MARGIN_RANK else least
-        self.margin = min(MOST_MARGIN, max(least, found))
+        ratios = self._ratios
+        mean = sum(ratios) / len(ratios) if ratios else 0.0
+        ratios.append(max(mean - MARGIN_OUTLIER, min(mean + MARGIN_OUTLIER, math.log(max(ratio, 1e-9)))))
+        if len(ratios) > MARGIN_WINDOW:
+            ratios.popleft()
+        count = len(ratios)
+        mean = sum(ratios) / count
+        spread = math.sqrt(max(0.0, sum(map(mul, ratios, ratios)) / count - mean * mean))
+        least = MARGIN_AT_START if count < MARGIN_KNOWN else 1.0
+        self.margin = min(MOST_MARGIN, max(least, math.exp(mean + MARGIN_DEVIATIONS * spread)))
 
     def _add(self, products: list[list[float]], answers: list[float], work: Work, took_s: float, weight: float) -> None:
         """Relative errors count: a decode step's milliseconds as much as a long chunk's."""
@@ -196,8 +216,13 @@ class Costs:
         answers = [first + now for first, now in zip(self._first_answers, self._answers, strict=True)]
         found = self._fitted
         for _ in range(SWEEPS):
+            most_moved = 0.0
             for column in range(TERMS):
                 line = products[column]
                 if line[column] > 0:
-                    rest = sum(line[other] * found[other] for other in range(TERMS) if other != column)
-                    found[column] = max(0.0, (answers[column] - rest) / line[column])
+                    before, found[column] = found[column], 0.0
+                    after = max(0.0, (answers[column] - sum(map(mul, line, found))) / line[column])
+                    found[column] = after
+                    most_moved = max(most_moved, abs(after - before) / (after + before) if after else float(before > 0))
+            if most_moved < SETTLED:
+                break

@@ -21,11 +21,14 @@ class Demand:
         self._max_running = max_running
         self._costs = Costs()
         self._known = KnownPrefixes()
+        self.reserve_s = 0.0
+        """What to allow for beside the prefill, for a first token to be in time."""
         self._output_tokens = USUAL_OUTPUT_TOKENS
 
     def learn(self, learned: CostsLearned) -> None:
         self._costs = Costs(coefficients=learned.coefficients)
         self._output_tokens = learned.output_tokens
+        self.reserve_s = learned.reserve_s
 
     @property
     def known(self) -> bool:

@@ -4,6 +4,7 @@ A policy sees the sequences that could run and says how many tokens of which it 
 Knows no blocks, no messages, no clock of its own. The three here are the plain ones; the default is in `slack.py`.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Protocol
@@ -42,8 +43,13 @@ class Policy(Protocol):
     """Makes wishes, the most important first.
 
     They may add up to more than a step holds: those that find no memory are passed over, and the step is full at
-    `max_step_tokens`. Whatever the view, somebody is wished for if anybody can run.
+    `max_step_tokens`. Whatever the view, somebody is wished for if anybody can run; and if only decode rows can, and
+    there is time for all within the tightest of their targets, all of them are (`simulator/coasting.py` counts on it).
+
+    `backlog_s`: how many seconds of prefill it wants admitted ahead, to choose from.
     """
+
+    backlog_s: float
 
     def wishes(self, view: View) -> list[Wish]: ...
 
@@ -64,12 +70,18 @@ def _fill(sequences: Iterable[Sequence] | Iterator[Sequence], most: int) -> list
     return wishes
 
 
+BACKLOG_S = 0.5
+"""Enough to fill steps with. The rest waits where it can be fair."""
+
+
 class FixedChunk:
     """Every decode row, then prefill by arrival until `chunk_tokens` prefill tokens are in the step.
 
     The plain form of chunked prefill beside running decodes (Agrawal et al., "SARATHI: Efficient LLM Inference by
     Piggybacking Decodes with Chunked Prefills", 2023): no long prompt holds a step for longer than its chunk takes.
     """
+
+    backlog_s = BACKLOG_S
 
     def __init__(self, chunk_tokens: int) -> None:
         self._chunk_tokens = at_least_one(chunk_tokens)
@@ -90,6 +102,8 @@ class PrefillFirst:
     and vLLM's first scheduler): first tokens come soon, and everyone who streams pauses while a long prompt is read.
     """
 
+    backlog_s = BACKLOG_S
+
     def wishes(self, view: View) -> list[Wish]:
         prefills = by_arrival(view, view.max_step_tokens)
         if prefills and not any(view.now - one.last_token_at > LONGEST_PAUSE_S for one in view.decodes):
@@ -103,6 +117,9 @@ class DecodeFirst:
     The batch that runs is finished before the next one is read (NVIDIA's FasterTransformer batched requests like
     this): whoever streams never pauses, and whoever comes waits for the longest answer.
     """
+
+    backlog_s = math.inf
+    """Its batches are as large as may run: who is not in one waits until it ends."""
 
     def wishes(self, view: View) -> list[Wish]:
         decodes = [Wish(one, 1) for one in view.decodes]

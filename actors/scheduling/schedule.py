@@ -6,7 +6,7 @@ and a simulator run the same one. Knows sequences, blocks and a policy; knows no
 
 import struct
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, deque
 from operator import attrgetter
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from msgspec import Struct
 from actors.scheduling.blocks import BlockPool, BlockTable, root
 from actors.scheduling.costs import Costs, pairs
 from actors.scheduling.policy import NOBODY, Policy, View, Wish
-from actors.scheduling.sequence import Sequence
+from actors.scheduling.sequence import Sequence, State
 from actors.scheduling.waiting import Waiting
 from protocol.messages import (
     Chunk,
@@ -30,11 +30,11 @@ from protocol.messages import (
     Work,
 )
 
-BACKLOG_S = 0.5
-"""Seconds of prefill that are admitted and not yet done: enough to fill steps. The rest waits where it can be fair."""
 USUAL_OUTPUT_TOKENS = 128.0
 """Of an answer, before any has ended."""
 USUAL_MEMORY = 0.95
+DELAYS_KEPT, DELAYS_KNOWN, DELAY_SHARE = 64, 8, 0.8
+"""First tokens come later than their prefill alone takes: how much, for all but a fifth of the latest ones."""
 _MOST_BACKLOG = 1 << 20
 _TOKEN = struct.Struct("<i").pack
 _order = attrgetter("order")
@@ -93,6 +93,7 @@ class Schedule:
         self._arrived_tokens = 0
         self._granted = Credit(0, 0)
         self._usual_output_tokens = USUAL_OUTPUT_TOKENS
+        self._delays: deque[float] = deque(maxlen=DELAYS_KEPT)
         self._last_step = 0
         self._preemptions = 0
         self._preempted: set[Sequence] = set()
@@ -136,8 +137,8 @@ class Schedule:
         return (short is not None and not short.paused) or any(not one.paused for one in self._preempted)
 
     def credit(self, max_running: int) -> Credit:
-        """How many may have come in all: as many as may run beside those who do, with half a second or so of prefill
-        before them; and nobody more while anything waits for memory.
+        """How many may have come in all: as many as may run beside those who do, with no more prefill before them
+        than the policy wants to choose from; and nobody more while anything waits for memory.
 
         A paused one leaves its place to another, or a few readers who have stopped would keep everyone out; but no
         more than twice as many are here as may run.
@@ -145,14 +146,16 @@ class Schedule:
         if not self.waits_for_memory:
             here = len(self._sequences)
             granted = self._arrivals + min(max_running - (here - self._paused), 2 * max_running - here)
-            room = self.costs.largest_chunk(0, _MOST_BACKLOG, BACKLOG_S) - self._backlog
+            room = self.costs.largest_chunk(0, _MOST_BACKLOG, self._policy.backlog_s) - self._backlog
             tokens = self._arrived_tokens + max(room, 0 if self._backlog else 1)
             self._granted = Credit(max(granted, self._granted.granted), max(tokens, self._granted.tokens))
         return self._granted
 
     def learned(self) -> CostsLearned:
         """What work costs now, for whoever has to predict it."""
-        return CostsLearned(tuple(self.costs.coefficients), self._usual_output_tokens)
+        delays = sorted(self._delays)
+        reserve_s = delays[int(DELAY_SHARE * len(delays))] if len(delays) >= DELAYS_KNOWN else 0.0
+        return CostsLearned(tuple(self.costs.coefficients), self._usual_output_tokens, reserve_s)
 
     def get(self, request: RequestId) -> Sequence | None:
         return self._sequences.get(request)
@@ -166,6 +169,7 @@ class Schedule:
         self._sequences[sequence.request] = sequence
         self._waiting.add(sequence)
         sequence.cached_hint = len(self._cached(sequence)) * self.pool.block_size
+        sequence.alone_s = self._prefill_s(sequence)
         self._recount(sequence)
         return sequence
 
@@ -409,11 +413,22 @@ class Schedule:
         """Append the chosen token. Why the sequence has ended with it, or None."""
         if chosen is None:
             return "prefilled" if sequence.max_output_tokens == 0 and sequence.remaining == 0 else None
+        if sequence.state is State.PREFILLING:
+            self._learn_delay(sequence, now)
         last = sequence.append(chosen.token, now)
         rows.append(TokenRow(sequence.request, chosen, last))
         if not last:
             return None
         return "stop" if chosen.token in sequence.end_tokens else "length"
+
+    def _learn_delay(self, sequence: Sequence, now: float) -> None:
+        """Its first token is there. How much later than if it had had the device to itself?
+
+        Whoever could not have been in time even so had to stand aside, and says nothing of the others.
+        """
+        came_at = sequence.last_token_at
+        if came_at + sequence.alone_s <= sequence.first_token_due:
+            self._delays.append(max(0.0, now - came_at - sequence.alone_s))
 
     def replace_pool(self, pool: BlockPool, model: str) -> None:
         """A new worker with an empty cache, and the model it serves.

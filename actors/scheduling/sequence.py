@@ -50,6 +50,7 @@ class Sequence:
         "_root",
         "_started_at",
         "accepted_at",
+        "alone_s",
         "cached_hint",
         "cached_tokens",
         "cancelled_at",
@@ -98,6 +99,8 @@ class Sequence:
         self._names: list[bytes] = []
         self.cached_hint = 0
         """Of its history, found in the cache when it came: what need not be counted as work."""
+        self.alone_s = 0.0
+        """What its prefill was predicted to take by itself, when it came."""
         self.counted = 0
         """Of its tokens, what the schedule counts as prefill still to be done."""
         self._reached = 0

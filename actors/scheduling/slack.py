@@ -16,7 +16,7 @@ import heapq
 import math
 
 from actors.scheduling.costs import Costs
-from actors.scheduling.policy import View, Wish, at_least_one
+from actors.scheduling.policy import BACKLOG_S, View, Wish, at_least_one
 from actors.scheduling.sequence import Sequence
 
 LATE_SHARE = 0.1
@@ -35,6 +35,8 @@ LOOK_AHEAD = 64
 
 class Slack:
     """No prefill chunk, and no step's prefill, is over `chunk_tokens`."""
+
+    backlog_s = BACKLOG_S
 
     def __init__(self, chunk_tokens: int) -> None:
         self._chunk_tokens = at_least_one(chunk_tokens)

@@ -285,7 +285,8 @@ class WaitingRoom:
             queue = self._in_time[client]
             while queue:
                 guest = queue[0][2]
-                if now + self.first_token_s(guest, 0.0, guest.first_token_due - now) <= guest.first_token_due:
+                left_s = guest.first_token_due - now - self._demand.reserve_s
+                if self.first_token_s(guest, 0.0, left_s) <= left_s:
                     break
                 guest.late = True
                 heapq.heappush(self._late.setdefault(client, []), heapq.heappop(queue))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.scheduling.schedule import BACKLOG_S
+from actors.scheduling.policy import BACKLOG_S
 from protocol.messages import Cancel, Credit, Measured, SetPaused, Step, Work, WorkerLost
 from tests.actors.recorders import enqueue, model_ready
 from tests.actors.test_scheduler import CALIBRATION, Desk

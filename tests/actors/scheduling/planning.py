@@ -5,6 +5,7 @@
 Prints median and p99 in milliseconds. Asserts nothing: it is for people who are about to make deciding slower.
 """
 
+import math
 import time
 from collections.abc import Callable
 from random import Random
@@ -53,6 +54,8 @@ class Stopwatch:
 
 class Switched:
     """Prompts are read beside decode rows until there are rows enough; then the policy that is measured takes over."""
+
+    backlog_s = math.inf
 
     def __init__(self) -> None:
         self.policy: Policy = FixedChunk(512)

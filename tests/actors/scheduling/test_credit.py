@@ -5,8 +5,8 @@ import pytest
 from actors.scheduling.blocks import BlockPool
 from actors.scheduling.costs import Costs
 from actors.scheduling.policies import POLICIES, PolicyName
-from actors.scheduling.policy import FixedChunk
-from actors.scheduling.schedule import BACKLOG_S, USUAL_OUTPUT_TOKENS, Schedule
+from actors.scheduling.policy import BACKLOG_S, FixedChunk
+from actors.scheduling.schedule import USUAL_OUTPUT_TOKENS, Schedule
 from protocol.messages import CostsLearned, Credit, SampledToken, StepDone
 from tests.actors.recorders import enqueue
 from tests.actors.scheduling.scenes import Scene
