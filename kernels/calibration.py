@@ -16,7 +16,7 @@ from protocol.messages import Chunk, Measured, Sampling, Work
 BUDGET_S = 1.5
 """No step begins later than this after the first one began."""
 REPEAT_S = 1.0
-"""No step is run again later than this. A small model on two cores has then run every kind, and some of them twice."""
+"""No step is run again later than this: a better first guess is not worth a longer start."""
 SHORT = 16
 LONG = 4096
 """Tokens in the cache that a decode row or a chunk reads, where the model's context has room for as many."""

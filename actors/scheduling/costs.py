@@ -23,11 +23,11 @@ REFIT_EVERY = 8
 SWEEPS = 60
 SETTLED = 1e-7
 """A sweep that moves no coefficient by more than this share is the last."""
-MARGIN_WINDOW = 256
+MARGIN_WINDOW = 64
 MARGIN_DEVIATIONS = 3.3
 """`Costs.margin` is so many standard deviations above the mean of so many steps, as logarithms of multiples of their
 predictions: one step in two thousand is later, if they spread like that. No window shows so rare a step itself."""
-MARGIN_OUTLIER = 0.5
+MARGIN_OUTLIER = 0.3
 """A step counts in it as at most so far off the mean: one accident is no spread."""
 MARGIN_AT_START = 1.15
 MARGIN_KNOWN = 32
