@@ -28,7 +28,7 @@ MARGIN_DEVIATIONS = 3.3
 """`Costs.margin` is so many standard deviations above the mean of so many steps, as logarithms of multiples of their
 predictions: one step in two thousand is later, if they spread like that. No window shows so rare a step itself."""
 MARGIN_OUTLIER = 0.3
-"""A step counts in it as at most so far off the mean: one accident is no spread."""
+"""A step counts in it as at most so far off the mean, or three times the spread: one accident is no spread."""
 MARGIN_AT_START = 1.15
 MARGIN_KNOWN = 32
 """With fewer steps seen, it is no less than at the start."""
@@ -90,6 +90,7 @@ class Costs:
         self.overhead_s = 0.0
         """From a step's plan to its result, beside its time on the device, smoothed."""
         self._ratios: deque[float] = deque()
+        self._spread = 0.0
         self.error = USUAL_ERROR
         self._products = [[0.0] * TERMS for _ in range(TERMS)]
         self._answers = [0.0] * TERMS
@@ -188,14 +189,15 @@ class Costs:
     def _learn_margin(self, ratio: float) -> None:
         ratios = self._ratios
         mean = sum(ratios) / len(ratios) if ratios else 0.0
-        ratios.append(max(mean - MARGIN_OUTLIER, min(mean + MARGIN_OUTLIER, math.log(max(ratio, 1e-9)))))
+        most = max(MARGIN_OUTLIER, 3 * self._spread)
+        ratios.append(max(mean - most, min(mean + most, math.log(max(ratio, 1e-9)))))
         if len(ratios) > MARGIN_WINDOW:
             ratios.popleft()
         count = len(ratios)
         mean = sum(ratios) / count
-        spread = math.sqrt(max(0.0, sum(map(mul, ratios, ratios)) / count - mean * mean))
+        self._spread = math.sqrt(max(0.0, sum(map(mul, ratios, ratios)) / count - mean * mean))
         least = MARGIN_AT_START if count < MARGIN_KNOWN else 1.0
-        self.margin = min(MOST_MARGIN, max(least, math.exp(mean + MARGIN_DEVIATIONS * spread)))
+        self.margin = min(MOST_MARGIN, max(least, math.exp(mean + MARGIN_DEVIATIONS * self._spread)))
 
     def _add(self, products: list[list[float]], answers: list[float], work: Work, took_s: float, weight: float) -> None:
         """Relative errors count: a decode step's milliseconds as much as a long chunk's."""

@@ -234,7 +234,9 @@ class _Filling:
             return
         most = min(one.to_read, self.most + has)
         tokens = self.fitting(one, most, self.left_s + (self.seconds(one, has) if has else 0.0))
-        if tokens > has and tokens >= min(SMALLEST_CHUNK, most):
+        # The time is there; what is too little for a chunk worth while serves at least the first.
+        least = SMALLEST_CHUNK if self.parts else SMALLEST_CHUNK // 4
+        if tokens > has and tokens >= min(least, most):
             self.put(one, tokens)
 
     def put(self, one: Sequence, tokens: int) -> float:
