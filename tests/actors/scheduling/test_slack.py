@@ -51,9 +51,12 @@ def test_rows_without_targets_leave_all_the_time_there_is() -> None:
 
 
 def test_a_chunk_too_short_to_be_worth_while_is_left_for_a_later_step() -> None:
-    """60 ms leave time for 32 tokens, and 58 ms for 30."""
+    """60 ms leave time for 32 tokens, 31 ms for 6. The first prefill of a step is content with a quarter of a chunk."""
     assert wished(Slack(512), view(*rows(5, target_s=0.06), waiting(9, 500), costs=COSTS))[-1] == ("r9", 32)
-    assert len(wished(Slack(512), view(*rows(5, target_s=0.058), waiting(9, 500), costs=COSTS))) == 5
+    beside = view(*rows(5, target_s=0.06), waiting(8, 20, due_in=1), waiting(9, 500, due_in=9), costs=COSTS)
+    assert wished(Slack(512), beside)[5:] == [("r8", 20)]
+    assert wished(Slack(512), view(*rows(5, target_s=0.058), waiting(9, 500), costs=COSTS))[-1] == ("r9", 30)
+    assert len(wished(Slack(512), view(*rows(5, target_s=0.031), waiting(9, 500), costs=COSTS))) == 5
 
 
 def test_a_short_chunk_that_is_all_there_is_to_read_is_worth_while() -> None:
