@@ -548,10 +548,15 @@ def test_an_interrupt_ends_the_server_and_keeps_the_runs_that_were_complete(
             connection.recv()
         answer(connection, asked)
 
+    # A shell that runs the tests in the background has them ignore interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with scripted_server(interrupt_the_second) as server:
         ready = READY.replace("ws://127.0.0.1:9/v1/responses", server.url)
         monkeypatch.setattr(own, "COMMAND", stand_in(f"say({ready!r})\nsignal.pause()"))
-        assert run(parsed(str(file), "--quiet")) == 1
+        try:
+            assert run(parsed(str(file), "--quiet")) == 1
+        finally:
+            signal.signal(signal.SIGINT, before)
     printed = capsys.readouterr()
     assert "slack" in printed.out
     assert "fixed_chunk" not in printed.out
