@@ -237,6 +237,8 @@ class Exchange:
             self._ready.setdefault(answer.request, answer)
 
     def _refused(self, answer: Answer, error: WireError) -> None:
+        if answer.ended is not None:
+            return  # The worker was lost while the refusal was under way: it has its end already.
         if not answer.told and not answer.exists and not self._abandoned:
             del self._answers[answer.request]
             self._free_lane(answer)
