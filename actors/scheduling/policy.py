@@ -1,6 +1,6 @@
 """What the next step runs: the choice itself, and nothing else.
 
-A policy sees the sequences that could run and says how many tokens of which it wants; `schedule.py` finds the memory.
+A policy sees the sequences that could run and says how many tokens of which it wants; `memory.py` finds the memory.
 Knows no blocks, no messages, no clock of its own. The three here are the plain ones; the default is in `slack.py`.
 """
 
