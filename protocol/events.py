@@ -41,8 +41,9 @@ from protocol.event_shapes import (
     TextDone,
     Usage,
 )
-from protocol.messages import FinishReason, TokenLogprob
+from protocol.kinds import FinishReason
 from protocol.responses import ResponseCreate, ResponseSteer
+from protocol.tokens import TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 

@@ -10,13 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 
-from protocol import messages
+from protocol import clocks, kinds, messages, requests, sockets, steps, tokens
 from protocol.messages import FromWorker, ToWorker
 from protocol.responses import ResponseCreate
 
-CLASSES = [
-    each for _, each in inspect.getmembers(messages, inspect.isclass) if issubclass(each, Struct) and each is not Struct
-]
+SUBJECTS = (clocks, kinds, requests, sockets, steps, tokens)
+CLASSES = sorted(
+    {
+        each
+        for subject in SUBJECTS
+        for _, each in inspect.getmembers(subject, inspect.isclass)
+        if issubclass(each, Struct) and each is not Struct
+    },
+    key=lambda each: each.__name__,
+)
+"""Every message, and what messages are made of."""
 SIMPLE: dict[object, st.SearchStrategy[Any]] = {
     str: st.text(max_size=8),
     bytes: st.binary(max_size=8),
@@ -51,6 +59,14 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
 def test_the_messages_are_found() -> None:
     assert {messages.Ask, messages.Enqueue, messages.Text, ResponseCreate} <= set(CLASSES)
     assert len(CLASSES) > 40
+
+
+def test_the_catalogue_lists_every_message_once() -> None:
+    told = {each.__name__ for each in CLASSES if each.__module__ in {subject.__name__ for subject in SUBJECTS}}
+    listed = {name for name in messages.__all__ if inspect.isclass(getattr(messages, name))}
+    assert listed == told | {"RequestId", "ConnectionId"}
+    assert len(messages.__all__) == len(set(messages.__all__))
+    assert {subject.__name__ for subject in SUBJECTS} == {getattr(messages, name).__module__ for name in told}
 
 
 @pytest.mark.parametrize("message_class", CLASSES)
