@@ -211,8 +211,8 @@ class Exchange:
 
     def said(self, message: OfARequest) -> None:
         answer = self._answers.get(message.request)
-        if answer is None:
-            return
+        if answer is None or answer.complete:
+            return  # Its end stands: of a request whose worker was lost, others may still be under way.
         match message:
             case Text():
                 answer.add(message)
@@ -237,8 +237,6 @@ class Exchange:
             self._ready.setdefault(answer.request, answer)
 
     def _refused(self, answer: Answer, error: WireError) -> None:
-        if answer.ended is not None:
-            return  # The worker was lost while the refusal was under way: it has its end already.
         if not answer.told and not answer.exists and not self._abandoned:
             del self._answers[answer.request]
             self._free_lane(answer)

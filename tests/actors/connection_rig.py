@@ -31,6 +31,9 @@ from protocol.messages import (
 from tests.protocol.official import validate_event
 
 Event = dict[str, Any]
+OUTPUT = ["output_item.added", "content_part.added", "output_text.delta"]
+DONE = ["output_text.done", "content_part.done", "output_item.done"]
+"""The events around an answer's text, in the short names of `Rig.kinds`."""
 
 
 class Recorder(Mailbox[Any]):
@@ -125,6 +128,7 @@ class Rig:
             limits=ConnectionLimits(**{"stall_s": 0.01, "close_s": 0.05, **limits}),
         )
         self.serving = asyncio.create_task(self.connection.serve())
+        self._events: list[Event] = []
 
     # --- the client ---
 
@@ -137,9 +141,11 @@ class Rig:
 
     @property
     def events(self) -> list[Event]:
-        for frame in self.socket.frames:
+        """Every event so far, each looked at by the official client's types once: tests ask for them many times."""
+        for frame in self.socket.frames[len(self._events) :]:
             validate_event(frame)
-        return [json.loads(frame) for frame in self.socket.frames]
+            self._events.append(json.loads(frame))
+        return list(self._events)
 
     def kinds(self, lane: str | None = None) -> list[str]:
         """What was said on a lane, in the short names of the events; `error:CODE` for a refusal."""
@@ -220,3 +226,6 @@ class Rig:
             self.tell(Ended(ask.request, "cancelled", Stats()))
         async with asyncio.timeout(5):
             await self.serving
+
+
+MakeRig = Callable[..., Rig]
