@@ -21,6 +21,10 @@ class ConfigError(Exception):
     """A setting that cannot be used. The message is one sentence for the person who set it."""
 
 
+_MOST_TOKENS = 2**31 - 1
+"""As on the wire: larger counts of tokens mean nothing, and do not fit where they are going."""
+
+
 def _doc(text: str) -> Meta:
     return Meta(description=text)
 
@@ -39,11 +43,16 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["auto", "float32", "bfloat16", "float16"],
         _doc("weights and KV; auto is bfloat16 where the processor has it, else float32"),
     ] = "auto"
+    kernels: Annotated[
+        Literal["auto", "native", "torch"],
+        _doc("on a CPU: our own, built on first use, or plain torch; auto is ours where they can be had"),
+    ] = "auto"
     kv_memory: Annotated[
         str | None, _doc("memory for KV blocks, such as 4GiB or 512MiB; else a share of what is free")
     ] = None
     max_context: Annotated[
-        Annotated[int, Meta(ge=16)] | None, _doc("longest prompt and answer together, in tokens; else the model's own")
+        Annotated[int, Meta(ge=16, le=_MOST_TOKENS)] | None,
+        _doc("longest prompt and answer together, in tokens; else the model's own"),
     ] = None
     max_running: Annotated[int, Meta(ge=1, le=1024), _doc("requests on the device at once")] = 64
     max_waiting: Annotated[int, Meta(ge=0), _doc("places in the waiting room")] = 256
@@ -53,13 +62,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 300.0
     policy: Annotated[Literal["slack", "fixed_chunk", "decode_first", "prefill_first"], _doc("who runs next")] = "slack"
     chunk_tokens: Annotated[
-        int, Meta(ge=1), _doc("most prefill tokens in one step (slack cuts smaller ones to keep its targets)")
+        int,
+        Meta(ge=1, le=_MOST_TOKENS),
+        _doc("most prefill tokens in one step (slack cuts smaller ones to keep its targets)"),
     ] = 512
     targets: Annotated[
         TierTable,
         _doc("milliseconds to the first token, and between tokens, that requests of a service tier are to get"),
     ] = TierTable()
-    max_output_tokens: Annotated[int, Meta(ge=1), _doc("output limit of a request that names none")] = 1024
+    max_output_tokens: Annotated[
+        int, Meta(ge=1, le=_MOST_TOKENS), _doc("output limit of a request that names none")
+    ] = 1024
     retain_s: Annotated[float, Meta(ge=0), _doc("how long a conversation can be continued, in seconds")] = 600.0
     grace_s: Annotated[float, Meta(ge=0), _doc("how long running answers may go on after SIGTERM, in seconds")] = 10.0
     hang_s: Annotated[float, Meta(gt=0), _doc("a worker that makes no progress for so long is started anew")] = 60.0
@@ -91,6 +104,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 _FORMS = {"api_keys": "NAME=KEY", "key_tiers": "NAME=TIER", "targets": "TIER=TTFT_MS/ITL_MS"}
 """How one of several is written."""
+_MOST_BYTES = 2**50
+"""Far above any machine's memory, and far below what a message between processes can say."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -99,7 +114,10 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
     if match is None:
         raise ConfigError(f"{text!r} is not a size; write one like 4GiB or 512MiB.")
-    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+    size = float(match[1]) * _UNITS[(match[2] or "").lower()]
+    if size > _MOST_BYTES:
+        raise ConfigError(f"{text!r} is more memory than there can be; the most is {_MOST_BYTES // 2**40:,} TiB.")
+    return int(size)
 
 
 def flag(name: str) -> str:
@@ -191,6 +209,11 @@ def _from_file(path: Path, names: list[str]) -> dict[str, Any]:
             raise ConfigError(f"{path}: [{key}] is a table, and settings stand alone: write max_context = 4096.")
         if name not in names:
             raise ConfigError(f"{path}: {key!r} is not a setting.{_nearest(name, names, '{}', str)}")
+        if isinstance(value, dict):
+            # TOML gives a table all that follows it.
+            astray = next((inner for inner in value if inner.replace("-", "_") in names), None)
+            if astray is not None:
+                raise ConfigError(f"{path}: {astray} stands under [{key}]: move it above that line.")
         values[name] = _convert(name, value, f"{path}: {key}")
     return values
 
@@ -245,7 +268,7 @@ def _check(config: Config) -> None:
             raise ConfigError(
                 "An API key is written NAME=KEY: a name of letters, digits, dots and dashes, a key of visible ASCII."
             )
-    _check_key_tiers(config.key_tiers, [key.partition("=")[0] for key in config.api_keys])
+    _check_key_tiers(config.key_tiers, dict(key.split("=", 1) for key in config.api_keys))
     if config.host not in ("127.0.0.1", "localhost", "::1") and not config.api_keys and not config.allow_no_key:
         raise ConfigError(
             f"Listening on {config.host} would let everyone who can reach it ask without a key. "
@@ -253,8 +276,7 @@ def _check(config: Config) -> None:
         )
 
 
-def _check_key_tiers(entries: Sequence[str], keys: Sequence[str]) -> None:
-    # What stands after the name is not repeated: it may be a key that was meant for --api-keys.
+def _check_key_tiers(entries: Sequence[str], keys: Mapping[str, str]) -> None:
     for entry in entries:
         name, separator, tier = entry.partition("=")
         if not (name and separator and tier):
@@ -263,4 +285,7 @@ def _check_key_tiers(entries: Sequence[str], keys: Sequence[str]) -> None:
             near = _nearest(name, keys, "{}", str)
             raise ConfigError(f"key_tiers names {name!r}, and no API key has that name.{near}")
         if tier not in TIERS:
-            raise ConfigError(f"key_tiers gives {name!r} a tier that there is not. {nearest_tier(tier)}")
+            # Not repeated where it may be a key that was meant for --api-keys.
+            a_word = re.fullmatch("[a-z_]{1,16}", tier) and tier not in keys.values()
+            given = f"the tier {tier!r}, which there is not" if a_word else "a tier that there is not"
+            raise ConfigError(f"key_tiers gives {name!r} {given}. {nearest_tier(tier)}")

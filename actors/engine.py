@@ -169,6 +169,7 @@ class Engine:
                 config.model,
                 device=config.device,
                 dtype=config.dtype,
+                kernels=config.kernels,
                 kv_memory=config.kv_memory_bytes,
                 max_context=config.max_context,
                 max_step_tokens=MAX_STEP_TOKENS,

@@ -120,7 +120,7 @@ def _print_ready(address: str, ready: ModelReady) -> None:
     table.add_row("working", _size(ready.working_bytes), "the largest step")
     console = Console()
     console.print(table)
-    console.print(f"Ready: the first step took {ready.first_step_s * 1e3:.0f} ms.")
+    console.print(f"Ready: the first step took {ready.first_step_s * 1e3:.0f} ms, computed by {ready.kernels}.")
     console.print(f"  chat     http://{address}/", soft_wrap=True)
     console.print(f"  clients  ws://{address}/v1/responses", soft_wrap=True)
     console.print("Ctrl-C lets running answers end; a second one stops them.")
@@ -134,6 +134,7 @@ def _log_ready(address: str, ready: ModelReady) -> None:
         model=ready.name,
         device=ready.device,
         dtype=ready.dtype,
+        kernels=ready.kernels,
         kv_blocks=ready.blocks,
         block_size=ready.block_size,
         max_context=ready.max_context,

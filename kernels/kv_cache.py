@@ -50,9 +50,19 @@ class KVCache:
     ) -> None:
         self.blocks = blocks
         self.block_size = block_size
-        self.keys = [_zeros((blocks, block_size, it.kv_heads, it.key_dim), dtype, device) for it in layers]
-        self.values = [_zeros((blocks, block_size, it.kv_heads, it.value_dim), dtype, device) for it in layers]
+        self.dtype = dtype
+        self.device = device
+        both = [self._allocate(it) for it in layers]
+        self.keys = [keys for keys, _ in both]
+        self.values = [values for _, values in both]
         self.bytes = block_bytes(layers, block_size, dtype) * blocks
+
+    def _allocate(self, layer: LayerShape) -> tuple[Tensor, Tensor]:
+        """One layer's keys and values. Their first dimension is the block."""
+        return (
+            zeros((self.blocks, self.block_size, layer.kv_heads, layer.key_dim), self.dtype, self.device),
+            zeros((self.blocks, self.block_size, layer.kv_heads, layer.value_dim), self.dtype, self.device),
+        )
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store `key` and `value` `[tokens, kv_heads, head_dim]` at `slots` `[tokens]`."""
@@ -73,7 +83,8 @@ def slots_of(table: NDArray[np.int32], start: int, count: int, block_size: int) 
     return slots
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Pages of zeros; on the CPU none is taken from the system before it is written. Raises ModelError."""
     try:
         if device.type != "cpu":
             return torch.zeros(shape, dtype=dtype, device=device)

@@ -4,7 +4,8 @@ Knows how a `Step` becomes one row of tokens and how its logits become tokens ag
 step takes. Does not know why a step looks as it does (the scheduler decides), nor sockets.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,27 +13,68 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels import ModelError, memory
-from kernels.attention.interface import Attends
 from kernels.attention.reference import PagedBatch, Span
+from kernels.batch import Batch, batch_of
 from kernels.decoder import Decoder
-from kernels.kv_cache import KVCache, block_bytes
+from kernels.kv_cache import KVCache, LayerShape, block_bytes
 from kernels.sampling import rows_at_once, sample
 from protocol.messages import Chunk, SampledToken, Sampling
-
-MakeBatch = Callable[[KVCache, list[Span], torch.device], Attends]
-"""How a step's spans become something the layers can attend with: which attention is used."""
 
 WORST_SAMPLING = Sampling(temperature=1.0, top_p=1 - 1e-9, seed=1, logprobs=20)
 """Sorts the whole vocabulary and reports as many alternatives as can be asked for."""
 
 
-class Runner:
-    """A decoder, its cache, and the attention between them."""
+class Forward(Protocol):
+    """A way to compute a decoder, and the cache it reads and writes."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache, make_batch: MakeBatch = PagedBatch) -> None:
+    def new_cache(
+        self, layers: Sequence[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> KVCache:
+        """An empty cache, as `KVCache` makes one."""
+        ...
+
+    def run(self, cache: KVCache, batch: Batch, keep: Sequence[int]) -> Tensor | None:
+        """One forward pass. `keep` are flat rows, at most one a sequence; returns their logits `[kept, vocabulary]`,
+        None for none. Keys and values of every token are in the cache when it returns."""
+        ...
+
+
+class TorchForward:
+    """The transformers model itself, with paged attention in plain torch."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def new_cache(
+        self, layers: Sequence[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> KVCache:
+        return KVCache(layers, blocks, block_size, dtype, device)
+
+    def run(self, cache: KVCache, batch: Batch, keep: Sequence[int]) -> Tensor | None:
+        device = self._decoder.device
+        spans = [
+            Span(start, count, batch.table(index))
+            for index, (start, count) in enumerate(zip(batch.starts.tolist(), batch.counts.tolist(), strict=True))
+        ]
+        step = PagedBatch(cache, spans, device)
+        ids, positions = _row(batch.ids, device), _row(batch.positions, device)
+        if not keep:
+            self._decoder.body(input_ids=ids, position_ids=positions, use_cache=False, step=step)
+            return None
+        kept = torch.tensor(keep, device=device)
+        found: Tensor = self._decoder.model(
+            input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=kept, step=step
+        ).logits[0]
+        return found
+
+
+class Runner:
+    """A decoder, its cache, and what computes it."""
+
+    def __init__(self, decoder: Decoder, cache: KVCache, forward: Forward | None = None) -> None:
         self.decoder = decoder
         self.cache = cache
-        self._make_batch = make_batch
+        self._forward = TorchForward(decoder) if forward is None else forward
 
     @torch.inference_mode()
     def run(self, chunks: tuple[Chunk, ...]) -> tuple[SampledToken, ...]:
@@ -43,36 +85,31 @@ class Runner:
         """
         if not chunks:
             return ()
-        device = self.decoder.device
-        tokens = [np.frombuffer(it.tokens, "<i4") for it in chunks]
-        counts = [len(it) for it in tokens]
-        spans = [
-            Span(it.start, count, np.frombuffer(it.blocks, "<i4")) for it, count in zip(chunks, counts, strict=True)
-        ]
-        batch = self._make_batch(self.cache, spans, device)
-        ids = _row(np.concatenate(tokens), device)
-        positions = _row(np.concatenate([np.arange(it.start, it.start + it.count) for it in spans]), device)
-        ends = np.cumsum(counts)
-        sampled = [index for index, it in enumerate(chunks) if it.sampling is not None]
-        if not sampled:
-            self.decoder.body(input_ids=ids, position_ids=positions, use_cache=False, step=batch)
+        batch = batch_of(chunks, self.cache.block_size, self.cache.blocks)
+        ends = batch.ends.tolist()
+        asked = [(it.sampling, end) for it, end in zip(chunks, ends, strict=True) if it.sampling is not None]
+        logits = self._forward.run(self.cache, batch, [end - 1 for _, end in asked])
+        if logits is None:
             return ()
-        keep = torch.from_numpy(ends[sampled] - 1).to(device)
-        logits: Tensor = self.decoder.model(
-            input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=keep, step=batch
-        ).logits[0]
-        asked = [it.sampling for it in chunks if it.sampling is not None]
-        return sample(logits, asked, [spans[index].start + counts[index] for index in sampled])
+        positions = [it.start + len(it.tokens) // 4 for it in chunks if it.sampling is not None]
+        return sample(logits, [sampling for sampling, _ in asked], positions)
 
 
 def make_runner(
-    decoder: Decoder, *, kv_memory: int | None, block_size: int, max_step_tokens: int, max_step_rows: int
+    decoder: Decoder,
+    *,
+    kv_memory: int | None,
+    block_size: int,
+    max_step_tokens: int,
+    max_step_rows: int,
+    forward: Forward | None = None,
 ) -> tuple[Runner, memory.Budget]:
     """Measure the working memory, divide what is there, and allocate the KV blocks.
 
     Raises ModelError, with the arithmetic, when not one full-context request fits.
     """
     device = decoder.device
+    forward = TorchForward(decoder) if forward is None else forward
     one_block = block_bytes(decoder.layers, block_size, decoder.dtype)
 
     def plan(working_bytes: int) -> memory.Budget:
@@ -89,13 +126,15 @@ def make_runner(
         )
 
     plan(0)  # what cannot fit at all is refused before anything large is run
-    working = measure_working_memory(decoder, block_size, max_step_tokens, max_step_rows)
+    working = measure_working_memory(decoder, block_size, max_step_tokens, max_step_rows, forward)
     budget = plan(working)
-    cache = KVCache(decoder.layers, budget.blocks, block_size, decoder.dtype, device)
-    return Runner(decoder, cache), budget
+    cache = forward.new_cache(decoder.layers, budget.blocks, block_size, decoder.dtype, device)
+    return Runner(decoder, cache, forward), budget
 
 
-def measure_working_memory(decoder: Decoder, block_size: int, max_step_tokens: int, max_step_rows: int) -> int:
+def measure_working_memory(
+    decoder: Decoder, block_size: int, max_step_tokens: int, max_step_rows: int, forward: Forward | None = None
+) -> int:
     """Bytes that the largest steps take beside weights and KV blocks.
 
     Two are run, on a cache of one full context that is given back afterwards: a chunk of `max_step_tokens` at the end
@@ -103,7 +142,9 @@ def measure_working_memory(decoder: Decoder, block_size: int, max_step_tokens: i
     """
     context = decoder.max_context
     blocks = -(-context // block_size)
-    runner = Runner(decoder, KVCache(decoder.layers, blocks, block_size, decoder.dtype, decoder.device))
+    forward = TorchForward(decoder) if forward is None else forward
+    cache = forward.new_cache(decoder.layers, blocks, block_size, decoder.dtype, decoder.device)
+    runner = Runner(decoder, cache, forward)
     table = np.arange(blocks, dtype="<i4").tobytes()
     count = min(max_step_tokens, context)
     chunk = Chunk("measure", context - count, bytes(4 * count), table)

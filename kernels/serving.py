@@ -7,13 +7,14 @@ tells. Knows nothing of the socket.
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from kernels.calibration import calibrate
 from kernels.checkpoint import Checkpoint
+from kernels.choice import choose_forward
 from kernels.decoder import load_decoder
 from kernels.device import choose_device, choose_dtype, choose_threads, dtype_name
 from kernels.quiet import quiet_transformers
@@ -38,8 +39,13 @@ def load(files: Checkpoint, wish: LoadModel) -> Serving:
     if threads is not None:
         torch.set_num_threads(threads)
     decoder = load_decoder(files, device, dtype, wish.max_context)
+    forward, computed_by, weights_bytes = choose_forward(
+        wish.kernels, decoder, torch.get_num_threads(), wish.block_size
+    )
+    decoder = replace(decoder, weights_bytes=weights_bytes)
     runner, budget = make_runner(
         decoder,
+        forward=forward,
         kv_memory=wish.kv_memory,
         block_size=wish.block_size,
         max_step_tokens=wish.max_step_tokens,
@@ -61,6 +67,7 @@ def load(files: Checkpoint, wish: LoadModel) -> Serving:
         folder=str(files.folder),
         device=str(device),
         dtype=dtype_name(dtype),
+        kernels=computed_by,
         block_size=wish.block_size,
         blocks=budget.blocks,
         max_context=decoder.max_context,

@@ -100,10 +100,12 @@ class LoadModel(Data, frozen=True):
     model: str
     device: str = "auto"
     dtype: str = "auto"
+    kernels: str = "auto"
+    """auto, native or torch: what computes on a CPU."""
     kv_memory: int | None = None
     """Bytes for the KV blocks; None: the worker chooses from what is free."""
     max_context: int | None = None
-    block_size: int = 16
+    block_size: int = 32
     max_step_tokens: int = 512
     """Most tokens in one step, prefill and decode together: what working memory is measured with."""
     max_step_rows: int = 256
@@ -139,6 +141,8 @@ class ModelReady(Control, frozen=True):
     first_step_s: float
     rope: str = ""
     """Its RoPE settings, spelled out: what was computed with others is not the same."""
+    kernels: str = "plain torch"
+    """What computes, in words."""
     calibration: tuple[Measured, ...] = ()
     """Steps of several kinds, run to learn what this device takes."""
 

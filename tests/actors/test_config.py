@@ -20,6 +20,7 @@ OTHERS: dict[str, tuple[str, object]] = {
     "port": ("0", 0),
     "device": ("cuda:1", "cuda:1"),
     "dtype": ("bfloat16", "bfloat16"),
+    "kernels": ("torch", "torch"),
     "kv_memory": ("512MiB", "512MiB"),
     "max_context": ("4096", 4096),
     "max_running": ("3", 3),
@@ -203,6 +204,11 @@ def test_a_name_near_to_none_is_told_so(tmp_path: Path) -> None:
         (["--max-running", "0"], "--max-running cannot be '0': it must be a whole number >= 1."),
         (["--max-running", "1025"], "--max-running cannot be '1025': it must be a whole number <= 1024."),
         (["--max-context", "15"], "--max-context cannot be '15': it must be a whole number >= 16."),
+        (
+            ["--max-context", str(2**63)],
+            f"--max-context cannot be '{2**63}': it must be a whole number <= 2147483647.",
+        ),
+        (["--kv-memory", "9999999TiB"], "'9999999TiB' is more memory than there can be; the most is 1,024 TiB."),
         (["--max-context", "long"], "--max-context cannot be 'long': it must be a whole number."),
         (["--max-wait-s", "0"], "--max-wait-s cannot be '0': it must be a number > 0.0."),
         (["--max-waiting-work-s", "0"], "--max-waiting-work-s cannot be '0': it must be a number > 0.0."),
@@ -242,6 +248,19 @@ def test_a_table_in_the_file_is_refused_with_what_to_write_instead(table: str, t
     )
 
 
+def test_a_setting_that_has_slipped_under_the_targets_is_told_where_it_belongs(tmp_path: Path) -> None:
+    for key in ("max_context", "max-context"):
+        assert refusal(tmp_path, file=f"[targets]\nflex = {{ itl_ms = 7 }}\n{key} = 4096\n") == (
+            f"{tmp_path / 'rota.toml'}: {key} stands under [targets]: move it above that line."
+        )
+
+
+def test_targets_in_the_form_of_the_simulator_are_told_the_right_form(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "--targets", "ttft=5s,itl=250ms") == (
+        "--targets cannot be 'ttft=5s': a tier's targets are written TIER=TTFT_MS/ITL_MS, such as default=5000/250."
+    )
+
+
 def test_the_targets_are_a_table_in_the_file_and_what_it_does_not_name_keeps_its_default(tmp_path: Path) -> None:
     file = "port = 1\n[targets]\ndefault = { ttft_ms = 900, itl_ms = 90.5 }\nflex = { itl_ms = 7 }\n"
     expected = TierTable(default=Target(900.0, 90.5), flex=Target(60_000.0, 7.0))
@@ -276,7 +295,12 @@ def test_a_key_may_have_a_best_tier(tmp_path: Path) -> None:
     [
         ("ann=flex", "key_tiers names 'ann', and no API key has that name. Did you mean anna?"),
         ("zzz=flex", "key_tiers names 'zzz', and no API key has that name."),
-        ("anna=prio", "key_tiers gives 'anna' a tier that there is not. Did you mean priority?"),
+        ("anna=prio", "key_tiers gives 'anna' the tier 'prio', which there is not. Did you mean priority?"),
+        (
+            "anna=gold",
+            "key_tiers gives 'anna' the tier 'gold', which there is not. "
+            "The tiers are default, flex, scale, priority, fast, ultrafast.",
+        ),
         (
             "anna=hush",
             "key_tiers gives 'anna' a tier that there is not. "
@@ -378,6 +402,7 @@ def test_beyond_loopback_a_key_is_needed_or_an_explicit_word(tmp_path: Path) -> 
         ("1t", 10**12),
         (" 1TiB ", 2**40),
         ("7b", 7),
+        ("1024TiB", 2**50),
     ],
 )
 def test_sizes_are_read_as_they_are_written(text: str, size: int) -> None:
@@ -387,6 +412,12 @@ def test_sizes_are_read_as_they_are_written(text: str, size: int) -> None:
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "1e9", "4 Gi B", "4XiB", "1.GiB", "four"])
 def test_what_is_not_a_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["1025TiB", str(2**63), "9" * 400])
+def test_more_than_any_memory_is_refused_rather_than_sent_to_a_worker(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is more memory than there can be; the most is 1,024 TiB\.$"):
         parse_size(text)
 
 

@@ -1,0 +1,88 @@
+"""Which kernels compute a model: our own for CPUs, or plain torch.
+
+Knows the three wishes (auto, native, torch), tries our own on a few tokens before it trusts them, and says in a
+sentence why it does without. Does not know what they do.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from kernels import ModelError
+from kernels.batch import batch_of
+from kernels.checkpoint import say
+from kernels.decoder import Decoder
+from kernels.native.build import NotBuilt
+from kernels.native.library import Failed, Unit
+from kernels.native.stack import NativeStack
+from kernels.native.structure import Unknown
+from kernels.runner import Forward, TorchForward
+from protocol.messages import Chunk
+
+TORCH = "plain torch"
+TRIED = 24
+"""Tokens that both are given."""
+FAR_APART = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+"""Logits further apart, as a share of their norm, are not the same model's. bfloat16 itself makes 0.01 to 0.03."""
+
+
+class Choice(NamedTuple):
+    forward: Forward
+    computed_by: str
+    weights_bytes: int
+
+
+def choose_forward(wish: str, decoder: Decoder, threads: int, block_size: int) -> Choice:
+    """Pack the decoder for our own kernels if that is wished for and can be, else leave it to torch.
+
+    Where our own are chosen the decoder's modules are empty afterwards: their weights are held once. Raises
+    ModelError when our own are wished for and cannot be had.
+    """
+    torch_only = Choice(TorchForward(decoder), TORCH, decoder.weights_bytes)
+    if wish == "torch" or (decoder.device.type != "cpu" and wish == "auto"):
+        return torch_only
+    try:
+        stack = _native(decoder, threads, block_size)
+    except (NotBuilt, Unknown, Failed) as error:
+        why = str(error) if isinstance(error, NotBuilt) else f"The CPU kernels cannot run this model: {error}."
+        if wish == "native":
+            raise ModelError(why) from error
+        say(f"{why} It runs on plain torch, which is slower.")
+        return torch_only
+    decoder.model.to("meta")
+    words = {Unit.TILES: "tiles (AMX)", Unit.VECTORS: "vectors"}[stack.unit]
+    return Choice(stack, f"our CPU kernels on {words}, {threads} thread{'s' if threads > 1 else ''}", stack.bytes)
+
+
+def _native(decoder: Decoder, threads: int, block_size: int) -> NativeStack:
+    if decoder.device.type != "cpu":
+        raise Unknown(f"it is on {decoder.device}")
+    if decoder.dtype not in FAR_APART:
+        raise Unknown(f"it is in {str(decoder.dtype).removeprefix('torch.')}")
+    stack = NativeStack(decoder, threads=threads, block_size=block_size)
+    apart = distance(stack, TorchForward(decoder), decoder, block_size)
+    if not apart <= FAR_APART[decoder.dtype]:
+        raise Failed(f"their answer to {TRIED} tokens is {apart:.2g} away from torch's, which is a defect of theirs")
+    return stack
+
+
+@torch.inference_mode()
+def distance(one: Forward, other: Forward, decoder: Decoder, block_size: int) -> float:
+    """How far apart the logits of two are after some tokens, as a share of their norm."""
+    count = min(TRIED, decoder.max_context)
+    ids = np.random.default_rng(0).integers(0, decoder.vocabulary, count).astype("<i4")
+    blocks = -(-count // block_size)
+    table = np.arange(blocks, dtype="<i4").tobytes()
+    # In two pieces, so that the second reads what the first has written.
+    first = count // 2
+    found = []
+    for forward in (one, other):
+        cache = forward.new_cache(decoder.layers, blocks, block_size, decoder.dtype, decoder.device)
+        for start, end in ((0, first), (first, count)):
+            if start < end:
+                chunk = Chunk("tried", start, ids[start:end].tobytes(), table)
+                logits = forward.run(cache, batch_of((chunk,), block_size, blocks), [end - start - 1])
+        assert logits is not None
+        found.append(logits[0].float())
+    return float((found[0] - found[1]).norm() / found[1].norm())

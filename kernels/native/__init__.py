@@ -1,0 +1,1 @@
+"""Kernels in C++ for the CPU, built on the machine that runs them."""

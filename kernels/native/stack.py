@@ -1,0 +1,130 @@
+"""A decoder on the CPU kernels: its weights packed, its cache in their order, one call a step.
+
+Knows how a transformers model is taken over whole (structure.py says which can be) and proves on a few tokens that it
+answers as before. Does not know requests or sampling.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.batch import Batch
+from kernels.decoder import Decoder
+from kernels.kv_cache import KVCache, LayerShape, zeros
+from kernels.native import library
+from kernels.native.library import Best, LayerWeights, Shape, Step, Unit
+from kernels.native.structure import Structure, rotations, structure_of
+
+TILE_TOKENS = 32
+"""Tiles multiply 32 tokens' values at once, which therefore lie together: a block is a multiple of this."""
+
+
+class TiledKVCache(KVCache):
+    """The same bytes as KVCache in the order that cache.h describes: a block's keys and values side by side.
+
+    `keys[layer]` and `values[layer]` are views `[blocks, kv_heads, block_size * head_dim]`, each block and head of the
+    values behind its keys.
+    """
+
+    def _allocate(self, layer: LayerShape) -> tuple[Tensor, Tensor]:
+        elements = self.block_size * layer.key_dim
+        both = zeros((self.blocks, layer.kv_heads, 2, elements), self.dtype, self.device)
+        return both[:, :, 0], both[:, :, 1]
+
+
+class NativeStack:
+    """All layers of one decoder, packed; what runs a batch on them.
+
+    The model's own weights are no longer needed, except its embedding, which is read where it lies.
+    """
+
+    def __init__(self, decoder: Decoder, *, threads: int, block_size: int, unit: Unit | None = None) -> None:
+        """Pack the weights. `unit` None: the best there is. Raises NotBuilt when there is no library for this
+        machine, Unknown when the model is not one it can run, Failed when there is not the memory."""
+        lib = library.load()
+        structure = structure_of(decoder)
+        cosines, sines = rotations(decoder)
+        self._lib = lib
+        self._kept = (structure.embedding.detach(), cosines, sines)  # read in every step
+        self._vocabulary = decoder.vocabulary
+        self._block_size = block_size
+        self.unit = best_unit(structure, block_size, lib.best) if unit is None else unit
+        shape = Shape(
+            layers=len(structure.layers),
+            hidden=structure.hidden,
+            intermediate=structure.intermediate,
+            heads=structure.heads,
+            kv_heads=structure.kv_heads,
+            head_dim=structure.head_dim,
+            vocabulary=decoder.vocabulary,
+            positions=decoder.max_context,
+            block_size=block_size,
+            threads=threads,
+            unit=self.unit,
+            epsilon=structure.epsilon,
+            scale=structure.scale,
+        )
+        self._stack = lib.new(shape, decoder.dtype.itemsize)
+        for index, layer in enumerate(structure.layers):
+            kept = {name: it.detach().contiguous() for name, it in layer.tensors.items()}
+            addresses = {name: it.data_ptr() for name, it in kept.items()}
+            lib.set_layer(self._stack, index, LayerWeights(**addresses, window=layer.window or 0))
+        lib.set_ends(
+            self._stack,
+            structure.embedding.data_ptr(),
+            structure.norm.data_ptr(),
+            structure.head.contiguous().data_ptr(),
+            cosines.data_ptr(),
+            sines.data_ptr(),
+        )
+        self._cache: TiledKVCache | None = None
+        self.bytes = lib.bytes(self._stack) + sum(it.nbytes for it in self._kept)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_stack"):
+            self._lib.free(self._stack)
+
+    def new_cache(
+        self, layers: Sequence[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> KVCache:
+        assert block_size == self._block_size
+        assert device.type == "cpu"
+        return TiledKVCache(layers, blocks, block_size, dtype, device)
+
+    def run(self, cache: KVCache, batch: Batch, keep: Sequence[int]) -> Tensor | None:
+        """One forward pass. `keep` are flat rows; returns their logits `[kept, vocabulary]` in float32, None for
+        none. Keys and values of every token are in the cache when it returns."""
+        if cache is not self._cache:
+            self._read_from(cache)
+        kept = np.array(keep, np.int32)
+        logits = torch.empty((len(kept), self._vocabulary)) if len(kept) else None
+        step = Step(
+            tokens=batch.ids.size,
+            sequences=batch.starts.size,
+            kept=kept.size,
+            ids=batch.ids.ctypes.data,
+            positions=batch.positions.ctypes.data,
+            starts=batch.starts.ctypes.data,
+            counts=batch.counts.ctypes.data,
+            tables=batch.tables.ctypes.data,
+            table_begins=batch.table_begins.ctypes.data,
+            keep=kept.ctypes.data,
+            logits=None if logits is None else logits.data_ptr(),
+        )
+        self._lib.run(self._stack, step)
+        return logits
+
+    def _read_from(self, cache: KVCache) -> None:
+        assert isinstance(cache, TiledKVCache)
+        for layer, keys in enumerate(cache.keys):
+            self._lib.set_pages(self._stack, layer, keys.data_ptr())  # the values lie behind them
+        self._cache = cache
+
+
+def best_unit(structure: Structure, block_size: int, best: Best) -> Unit:
+    """Tiles where the processor has them and everything comes in whole ones."""
+    widths = (structure.hidden, structure.intermediate, structure.head_dim, block_size)
+    fits = structure.embedding.dtype == torch.bfloat16 and all(it % TILE_TOKENS == 0 for it in widths)
+    return Unit.TILES if best is Best.TILES and fits else Unit.VECTORS
