@@ -82,7 +82,6 @@ def distance(one: Forward, other: Forward, decoder: Decoder, block_size: int) ->
         for start, end in ((0, first), (first, count)):
             if start < end:
                 chunk = Chunk("tried", start, ids[start:end].tobytes(), table)
-                logits = forward.run(cache, batch_of((chunk,), block_size, blocks), [end - start - 1])
-        assert logits is not None
-        found.append(logits[0].float())
+                answers = forward.run(cache, batch_of((chunk,), block_size, blocks), [end - start - 1], [])
+        found.append(answers.logits[0].float().clone())
     return float((found[0] - found[1]).norm() / found[1].norm())

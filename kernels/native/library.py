@@ -77,10 +77,10 @@ class LayerWeights(ctypes.Structure):
 
 class Step(ctypes.Structure):
     _fields_ = [
-        *((name, c_int32) for name in ("tokens", "sequences", "kept")),
+        *((name, c_int32) for name in ("tokens", "sequences", "kept", "told")),
         *(
             (name, c_void_p)
-            for name in ("ids", "positions", "starts", "counts", "tables", "table_begins", "keep", "logits")
+            for name in ("ids", "positions", "starts", "counts", "tables", "table_begins", "keep", "logits", "best")
         ),
     ]
 

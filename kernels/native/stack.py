@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.batch import Batch
+from kernels.batch import Answers, Batch
 from kernels.decoder import Decoder
 from kernels.kv_cache import KVCache, LayerShape, zeros
 from kernels.native import library
@@ -80,6 +80,7 @@ class NativeStack:
             sines.data_ptr(),
         )
         self._cache: TiledKVCache | None = None
+        self._logits = torch.empty((0, decoder.vocabulary))
         self.bytes = lib.bytes(self._stack) + sum(it.nbytes for it in self._kept)
 
     def __del__(self) -> None:
@@ -93,17 +94,20 @@ class NativeStack:
         assert device.type == "cpu"
         return TiledKVCache(layers, blocks, block_size, dtype, device)
 
-    def run(self, cache: KVCache, batch: Batch, keep: Sequence[int]) -> Tensor | None:
-        """One forward pass. `keep` are flat rows; returns their logits `[kept, vocabulary]` in float32, None for
-        none. Keys and values of every token are in the cache when it returns."""
+    def run(self, cache: KVCache, batch: Batch, told: Sequence[int], best: Sequence[int]) -> Answers:
+        """See `Forward.run`. The logits are overwritten by the next run."""
         if cache is not self._cache:
             self._read_from(cache)
-        kept = np.array(keep, np.int32)
-        logits = torch.empty((len(kept), self._vocabulary)) if len(kept) else None
+        kept = np.array([*told, *best], np.int32)
+        if self._logits.shape[0] < len(told):
+            # Kept for the next time: new pages would be zeroed by the system first, in every step.
+            self._logits = torch.empty((len(told), self._vocabulary))
+        likeliest = np.empty(len(best), np.int32)
         step = Step(
             tokens=batch.ids.size,
             sequences=batch.starts.size,
             kept=kept.size,
+            told=len(told),
             ids=batch.ids.ctypes.data,
             positions=batch.positions.ctypes.data,
             starts=batch.starts.ctypes.data,
@@ -111,10 +115,11 @@ class NativeStack:
             tables=batch.tables.ctypes.data,
             table_begins=batch.table_begins.ctypes.data,
             keep=kept.ctypes.data,
-            logits=None if logits is None else logits.data_ptr(),
+            logits=self._logits.data_ptr(),
+            best=likeliest.ctypes.data,
         )
         self._lib.run(self._stack, step)
-        return logits
+        return Answers(self._logits[: len(told)], likeliest.tolist())
 
     def _read_from(self, cache: KVCache) -> None:
         assert isinstance(cache, TiledKVCache)

@@ -30,12 +30,13 @@ struct LayerWeights {
 };
 
 struct Step {
-    int32_t tokens, sequences, kept;
+    int32_t tokens, sequences, kept, told;
     const int32_t *ids, *positions;          // [tokens]
     const int32_t *starts, *counts;          // [sequences]
     const int32_t *tables, *table_begins;    // all tables one after another; [sequences + 1]
-    const int32_t* keep;                     // [kept] flat rows that want logits
-    float* logits;                           // [kept, vocabulary]
+    const int32_t* keep;                     // [kept] flat rows that want an answer
+    float* logits;                           // [told, vocabulary]: of the first `told` of them
+    int32_t* best;                           // [kept - told]: the likeliest token of each of the others
 };
 
 class AnyStack {
@@ -172,6 +173,7 @@ class Stack final : public AnyStack {
         query_.resize((size_t{1} * step.tokens * shape_.heads + ROWS) * shape_.head_dim);
         attended_.resize(rows * width);
         gated_.resize(rows * shape_.intermediate);
+        candidates_.resize(size_t{1} * step.kept * head_.pairs);
         sequences_.clear();
         int first = 0;
         sequence_of_.resize(step.tokens);
@@ -180,7 +182,7 @@ class Stack final : public AnyStack {
             for (int t = 0; t < step.counts[i]; ++t) sequence_of_[first + t] = i;
             first += step.counts[i];
         }
-        // Five phases of a layer share work out, and three at the ends.
+        // Seven phases of a layer share work out, attention twice; and four at the ends.
         counters_ = std::vector<Counter>(8 * (shape_.layers + 1));
         // Layers with a window see fewer stretches: their items are listed apart.
         plans_.clear();
@@ -278,6 +280,8 @@ class Stack final : public AnyStack {
             team_.barrier();
             multiply(*counter++, head_, normed_.get(), step.kept, bench,
                      [&](int row, int rows, int pair, const float* found) { tell(step, row, rows, pair, found); });
+            team_.barrier();
+            share(*counter++, step.kept - step.told, 1, [&](int i) { step.best[i] = likeliest(step.told + i); });
         }
         if (unit_ == Unit::TILES) release_tiles();
     }
@@ -358,9 +362,37 @@ class Stack final : public AnyStack {
 
     void tell(const Step& step, int row, int rows, int pair, const float* found) {
         const int columns = std::min(PAIR, shape_.vocabulary - pair * PAIR);
-        for (int r = 0; r < rows; ++r)
-            std::memcpy(step.logits + size_t{1} * (row + r) * shape_.vocabulary + pair * PAIR, found + r * PAIR,
-                        columns * sizeof(float));
+        for (int r = 0; r < rows; ++r) {
+            const float* mine = found + r * PAIR;
+            if (row + r < step.told)
+                std::memcpy(step.logits + size_t{1} * (row + r) * shape_.vocabulary + pair * PAIR, mine,
+                            columns * sizeof(float));
+            else
+                candidates_.get()[size_t{1} * (row + r) * head_.pairs + pair] = best_of(mine, columns, pair * PAIR);
+        }
+    }
+
+    // The likeliest token of some, and its logit. Of equals the first, as torch's max has it.
+    struct Candidate {
+        float logit;
+        int32_t token;
+    };
+
+    static Candidate best_of(const float* logits, int count, int first) {
+        const V low = between(load(logits), 0, count, NOTHING);
+        const V high = between(load(logits + LANES), 0, count - LANES, NOTHING);
+        const float most = maximum(max(low, high));
+        int i = 0;
+        while (i < count - 1 && logits[i] != most) ++i;
+        return {most, first + i};
+    }
+
+    int32_t likeliest(int kept_row) const {
+        const Candidate* mine = candidates_.get() + size_t{1} * kept_row * head_.pairs;
+        Candidate best = mine[0];
+        for (int i = 1; i < head_.pairs; ++i)
+            if (mine[i].logit > best.logit) best = mine[i];
+        return best.token;
     }
 
     // Queries, keys and values; the first two normalised and turned, the last two written to the cache, in one pass.
@@ -552,6 +584,7 @@ class Stack final : public AnyStack {
     std::vector<Counter> counters_;
     std::vector<Plan> plans_;
     Block<float> residual_, parts_;
+    Block<Candidate> candidates_;
     Block<E> normed_, query_, attended_, gated_;
 };
 
