@@ -156,7 +156,7 @@ void values_by_vectors(const E* weights, int rows, int tokens, int head_dim, con
 // Scores of up to 32 rows with 32 tokens' keys: two runs of sixteen tokens.
 inline void scores_by_tiles(const bf16* query, int rows, int head_dim, const bf16* left, const bf16* right,
                             float* out) {
-    pair_by_tiles(left, right, head_dim, query, head_dim, rows, out, STRETCH, false);
+    pair_by_tiles(left, right, head_dim, query, head_dim, rows, out, STRETCH, {});
 }
 
 // part = weights x values for a whole stretch, columns `d` .. `d + 31`. Runs of 32 tokens lie together.

@@ -127,8 +127,44 @@ void pair_by_vectors(const E* left, const E* right, int k, const E* a, size_t a_
     }
 }
 
+// Weights that come from far away, asked for before they are wanted: two runs of memory side by side, `bytes` of each.
+struct Ask {
+    const void *left = nullptr, *right = nullptr;
+    size_t bytes = 0;
+    bool soon = false;  // into the nearest cache, else into the one behind it
+};
+
 #if defined(__AMX_BF16__) && defined(__AMX_TILE__)
 #define ROTA_TILES 1
+
+// Asks for a share of it in each of a product's steps.
+class Asking {
+   public:
+    Asking(const Ask& ask, int steps)
+        : left_(static_cast<const char*>(ask.left)),
+          right_(static_cast<const char*>(ask.right)),
+          lines_(static_cast<int>((ask.bytes / 64 + steps - 1) / steps)),
+          soon_(ask.soon) {}
+
+    void some() {
+        if (soon_) {
+            for (int i = 0; i < lines_; ++i, left_ += 64, right_ += 64) {
+                _mm_prefetch(left_, _MM_HINT_T0);
+                _mm_prefetch(right_, _MM_HINT_T0);
+            }
+        } else {
+            for (int i = 0; i < lines_; ++i, left_ += 64, right_ += 64) {
+                _mm_prefetch(left_, _MM_HINT_T1);
+                _mm_prefetch(right_, _MM_HINT_T1);
+            }
+        }
+    }
+
+   private:
+    const char *left_, *right_;
+    const int lines_;
+    const bool soon_;
+};
 
 // Tiles of 64 bytes a row. Where no product of a phase has more than `rows` rows, its left-hand sides and results (tiles 0
 // to 5) need no more either, which is sooner done; above that they are whole, and a product computes rows that nobody
@@ -146,21 +182,14 @@ inline void configure_tiles(int rows) {
 
 inline void release_tiles() { _tile_release(); }
 
-// Asks for the weights of two tiles further on. Weights that no row of this step has met yet come from far away, and
-// what the processor guesses by itself comes too late (measured: 31 against 23 GB/s on two cores).
-inline void ask_ahead(const bf16* at) {
-    constexpr size_t AHEAD = 2048;
-    const char* next = reinterpret_cast<const char*>(at) + AHEAD;
-    for (int line = 0; line < 16; ++line) _mm_prefetch(next + 64 * line, _MM_HINT_T0);
-}
-
-// `a` must be readable for as many rows as the tiles have, and `out` writable.
+// `a` must be readable for as many rows as the tiles have, and `out` writable. `ask`: what to have fetched meanwhile.
 inline void pair_by_tiles(const bf16* left, const bf16* right, int k, const bf16* a, size_t a_stride, int rows,
-                          float* out, size_t out_stride, bool far) {
+                          float* out, size_t out_stride, const Ask& ask) {
     constexpr int DEPTH = 32;
     constexpr size_t TILE = size_t{DEPTH} * LANES;
     const size_t a_bytes = a_stride * sizeof(bf16), out_bytes = out_stride * sizeof(float);
     const int steps = k / DEPTH;
+    Asking asking(ask, steps);
     _tile_zero(0);
     _tile_zero(1);
     if (rows > 16) {
@@ -168,10 +197,7 @@ inline void pair_by_tiles(const bf16* left, const bf16* right, int k, const bf16
         _tile_zero(3);
         const bf16* below = a + 16 * a_stride;
         for (int i = 0; i < steps; ++i) {
-            if (far) {
-                ask_ahead(left + i * TILE);
-                ask_ahead(right + i * TILE);
-            }
+            asking.some();
             _tile_loadd(6, left + i * TILE, 64);
             _tile_loadd(4, a + i * DEPTH, a_bytes);
             _tile_loadd(7, right + i * TILE, 64);
@@ -185,10 +211,7 @@ inline void pair_by_tiles(const bf16* left, const bf16* right, int k, const bf16
         _tile_stored(3, out + 16 * out_stride + LANES, out_bytes);
     } else {
         for (int i = 0; i < steps; ++i) {
-            if (far) {
-                ask_ahead(left + i * TILE);
-                ask_ahead(right + i * TILE);
-            }
+            asking.some();
             _tile_loadd(4, a + i * DEPTH, a_bytes);
             _tile_loadd(6, left + i * TILE, 64);
             _tile_dpbf16ps(0, 4, 6);
@@ -204,21 +227,33 @@ inline void configure_tiles(int) {}
 inline void release_tiles() {}
 #endif
 
-// `rows` rows (at most ROWS) of `a` times panel pair `pair`: out [ROWS][out_stride], PAIR columns of it. `far`: the
-// pair's weights have not been read in this step yet.
+// What to ask for while the `block`-th of `blocks` runs of rows meets panel pair `pair`. With one run only, the pair's own
+// weights of two tiles further on: the processor's own guess comes too late (31 against 23 GB/s on two cores). With more,
+// each run a share of the next pair, which a thread mostly goes on with.
+template <class E>
+Ask ask_beside(const Matrix<E>& weights, int pair, int block, int blocks) {
+    const char* left = reinterpret_cast<const char*>(weights.panel(2 * pair));
+    const size_t panel = size_t{1} * LANES * weights.k * sizeof(E);
+    if (blocks == 1) return {left + 2048, left + panel + 2048, panel, true};
+    if (pair + 1 == weights.pairs) return {};
+    const size_t begin = panel * block / blocks / 64 * 64, end = panel * (block + 1) / blocks / 64 * 64;
+    return {left + 2 * panel + begin, left + 3 * panel + begin, end - begin, false};
+}
+
+// `rows` rows (at most ROWS) of `a` times panel pair `pair`: out [ROWS][out_stride], PAIR columns of it.
 template <class E>
 void times_pair(Unit unit, const Matrix<E>& weights, int pair, const E* a, size_t a_stride, int rows, float* out,
-                size_t out_stride, bool far) {
+                size_t out_stride, const Ask& ask) {
     const E* left = weights.panel(2 * pair);
     const E* right = weights.panel(2 * pair + 1);
 #if defined(ROTA_TILES)
     if constexpr (sizeof(E) == 2) {
         if (unit == Unit::TILES)
-            return pair_by_tiles(left, right, weights.k, a, a_stride, rows, out, out_stride, far);
+            return pair_by_tiles(left, right, weights.k, a, a_stride, rows, out, out_stride, ask);
     }
 #endif
     (void)unit;
-    (void)far;
+    (void)ask;
     pair_by_vectors(left, right, weights.k, a, a_stride, rows, out, out_stride);
 }
 

@@ -146,8 +146,23 @@ constexpr float LOG2_E = 1.44269504088896341f;
 
 inline float exp2_one(float x) { return exp2(set1(x))[0]; }
 
+// 1 / x
+template <bool EXACT>
+inline V inverse(V x) {
+#if defined(__AVX512F__)
+    if constexpr (!EXACT) {
+        const V near = _mm512_rcp14_ps(x);
+        return near * (set1(2.0f) - x * near);  // one step of Newton's
+    }
+#endif
+    return set1(1.0f) / x;
+}
+
 // x / (1 + e^-x)
-inline V silu(V x) { return x / (set1(1.0f) + exp2(min(x * set1(-LOG2_E), set1(126.0f)))); }
+template <bool EXACT>
+inline V silu(V x) {
+    return x * inverse<EXACT>(set1(1.0f) + exp2<EXACT>(min(x * set1(-LOG2_E), set1(126.0f))));
+}
 
 // While one of these lives, this thread takes numbers too small for a float's full precision for 0. A softmax makes many
 // of them, and on x86 each costs more than a hundred cycles.

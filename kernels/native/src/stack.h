@@ -293,8 +293,15 @@ class Stack final : public AnyStack {
     // `work(i)` for every i below `count`, `some` at a time.
     template <class Work>
     static void share(Counter& counter, int count, int some, Work&& work) {
-        for (int first; (first = counter.take() * some) < count;)
-            for (int i = first; i < std::min(count, first + some); ++i) work(i);
+        for (int first, end; counter.take(count, some, first, end);)
+            for (int i = first; i < end; ++i) work(i);
+    }
+
+    // The same in runs of neighbours that grow shorter.
+    template <class Work>
+    void share_guided(Counter& counter, int count, Work&& work) const {
+        for (int first, end; counter.take_guided(count, team_.size(), first, end);)
+            for (int i = first; i < end; ++i) work(i);
     }
 
     void embed(const Step& step, int row) {
@@ -320,22 +327,24 @@ class Stack final : public AnyStack {
         return 1.0f / std::sqrt(sum(squares) / static_cast<float>(count) + shape_.epsilon);
     }
 
-    // How many neighbours a thread takes at once: weights are fetched ahead, across the end of one into the next.
-    int together(int items) const { return std::max(1, items / (3 * team_.size())); }
-
-    // Rows a thread goes through with one panel pair before it takes the next: what they are stays in its cache.
-    static constexpr int ROWS_TOGETHER = 8 * ROWS;
+    // How many rows a thread goes through with one panel pair before it takes the next: what they are stays in its
+    // second cache.
+    static int rows_together(int k) {
+        constexpr size_t CACHE = 600 << 10;
+        return std::clamp(static_cast<int>(CACHE / (k * sizeof(E))) / ROWS * ROWS, 2 * ROWS, 16 * ROWS);
+    }
 
     template <class Done>
     void multiply(Counter& counter, const Matrix<E>& weights, const E* rows, int count, Bench<E>& bench, Done&& done) {
-        const int runs = (count + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
-        share(counter, runs * weights.pairs, together(weights.pairs), [&](int item) {
+        const int together = rows_together(weights.k);
+        share_guided(counter, (count + together - 1) / together * weights.pairs, [&](int item) {
             const int pair = item % weights.pairs;
-            const int first = item / weights.pairs * ROWS_TOGETHER;
-            for (int row = first; row < std::min(count, first + ROWS_TOGETHER); row += ROWS) {
-                const int now = std::min(ROWS, count - row);
+            const int first = item / weights.pairs * together, end = std::min(count, first + together);
+            const int blocks = (end - first + ROWS - 1) / ROWS;
+            for (int block = 0, row = first; row < end; ++block, row += ROWS) {
+                const int now = std::min(ROWS, end - row);
                 times_pair(unit_, weights, pair, rows + size_t{1} * row * weights.k, weights.k, now,
-                           bench.scores[0], PAIR, row == 0);
+                           bench.scores[0], PAIR, ask_beside(weights, pair, block, blocks));
                 done(row, now, pair, bench.scores[0]);
             }
         });
@@ -356,7 +365,7 @@ class Stack final : public AnyStack {
     void gate(int row, int rows, int pair, const float* found) {
         for (int r = 0; r < rows; ++r) {
             E* to = gated_.get() + size_t{1} * (row + r) * shape_.intermediate + pair * LANES;
-            narrowed(to, silu(load(found + r * PAIR)) * load(found + r * PAIR + LANES));
+            narrowed(to, silu<sizeof(E) == 4>(load(found + r * PAIR)) * load(found + r * PAIR + LANES));
         }
     }
 
@@ -397,23 +406,26 @@ class Stack final : public AnyStack {
 
     // Queries, keys and values; the first two normalised and turned, the last two written to the cache, in one pass.
     void project(Counter& counter, const Step& step, Layer& layer, Bench<E>& bench) {
-        const int head_dim = shape_.head_dim, heads = shape_.heads, kv_heads = shape_.kv_heads;
-        const int runs = (step.tokens + ROWS_TOGETHER - 1) / ROWS_TOGETHER, all = heads + 2 * kv_heads;
+        const int head_dim = shape_.head_dim, all = shape_.heads + 2 * shape_.kv_heads;
+        const int together = rows_together(shape_.hidden);
         float* found = bench.scores[0];
         static_assert(sizeof bench.scores >= sizeof(float) * ROWS * MOST_HEAD_DIM);
-        share(counter, runs * all, together(all), [&](int item) {
-            const int head = item % all, first = item / all * ROWS_TOGETHER;
-            for (int row = first; row < std::min(step.tokens, first + ROWS_TOGETHER); row += ROWS) {
-                const int rows = std::min(ROWS, step.tokens - row);
+        // A head of 16 is half of a pair: the other half is not looked at.
+        const int shift_of_odd = head_dim < PAIR ? head_dim : 0;
+        share_guided(counter, (step.tokens + together - 1) / together * all, [&](int item) {
+            const int head = item % all, first = item / all * together;
+            const int end = std::min(step.tokens, first + together);
+            const int blocks = (end - first + ROWS - 1) / ROWS;
+            for (int block = 0, row = first; row < end; ++block, row += ROWS) {
+                const int rows = std::min(ROWS, end - row);
                 const E* a = normed_.get() + size_t{1} * row * shape_.hidden;
-                // A head of 16 is half of a pair: the other half is not looked at.
                 for (int d = 0; d < head_dim; d += PAIR) {
-                    const int column = head * head_dim + d;
-                    times_pair(unit_, layer.project, column / PAIR, a, shape_.hidden, rows, found + d, MOST_HEAD_DIM,
-                               row == 0);
+                    const int pair = (head * head_dim + d) / PAIR;
+                    times_pair(unit_, layer.project, pair, a, shape_.hidden, rows, found + d, MOST_HEAD_DIM,
+                               ask_beside(layer.project, pair, block, blocks));
                 }
-                const int shift = head_dim < PAIR ? head * head_dim % PAIR : 0;
-                for (int r = 0; r < rows; ++r) finish(step, layer, head, row + r, found + r * MOST_HEAD_DIM + shift);
+                float* mine = found + head % 2 * shift_of_odd;
+                for (int r = 0; r < rows; ++r) finish(step, layer, head, row + r, mine + r * MOST_HEAD_DIM);
             }
         });
     }
@@ -505,7 +517,7 @@ class Stack final : public AnyStack {
         });
         if (joints == 0) return;
         team_.barrier();
-        for (int i; (i = counters[1].take()) < joints;) {
+        share(counters[1], joints, 1, [&](int i) {
             const Joint& joint = made.joints[i];
             const Item& first = made.items[joint.item];
             for (int run = 0; run < (first.rows + ROWS - 1) / ROWS; ++run) {
@@ -524,7 +536,7 @@ class Stack final : public AnyStack {
                 }
                 deliver(first, run, seen);
             }
-        }
+        });
     }
 
     // A run of rows that ends before the stretch begins. (One whose window begins behind it has only weights of 0.)
