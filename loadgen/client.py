@@ -9,8 +9,8 @@ import asyncio
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -133,13 +133,13 @@ def request_body(model: str, prompt: str, *, max_output_tokens: int, temperature
 
 
 def first_model(url: str, key: str | None, timeout_s: float) -> str:
-    """The first id that `GET /v1/models` lists, on the server behind the WebSocket `url`.
+    """The first id that `GET /v1/models` lists, on the server behind `url`, whatever its scheme and path.
 
     Blocks, for at most about `timeout_s`. Raises `Unreachable` when there is no server, or no such list.
     """
     parts = urlsplit(url)
-    where = urlunsplit(("https" if parts.scheme == "wss" else "http", parts.netloc, "/v1/models", "", ""))
-    request = urllib.request.Request(where, headers=_authorization(key))
+    where = urlunsplit(("https" if parts.scheme in ("wss", "https") else "http", parts.netloc, "/v1/models", "", ""))
+    request = urllib.request.Request(where, headers=authorization(key))
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
     name_it = "Name the model with --model."
     try:
@@ -158,7 +158,7 @@ def first_model(url: str, key: str | None, timeout_s: float) -> str:
         reason = failed.reason if isinstance(failed, urllib.error.URLError) else failed
         if isinstance(reason, TimeoutError):
             raise Unreachable(f"{where} did not answer within {timeout_s:g} s.") from failed
-        raise Unreachable(_nothing_at(url, reason)) from failed
+        raise Unreachable(nothing_at(url, reason)) from failed
     if not models.data:
         raise Unreachable(f"{where} lists no model. {name_it}")
     return models.data[0].id
@@ -174,7 +174,7 @@ async def connected(url: str, key: str | None) -> ClientConnection:
     try:
         return await _StraightConnect(
             url,
-            additional_headers=_authorization(key),
+            additional_headers=authorization(key),
             compression=None,
             proxy=None,
             open_timeout=CONNECT_TIMEOUT_S,
@@ -194,7 +194,7 @@ async def connected(url: str, key: str | None) -> ClientConnection:
         sentence = f"{_shown(url)} did not open a WebSocket within {CONNECT_TIMEOUT_S:g} s."
         raise NotOpened("connect_timeout", sentence) from silent
     except OSError as failed:
-        raise NotOpened("no_connection", _nothing_at(url, failed)) from failed
+        raise NotOpened("no_connection", nothing_at(url, failed)) from failed
 
 
 class Socket:
@@ -242,25 +242,41 @@ class Socket:
         self._connection.transport.abort()
 
 
-async def open_sockets(url: str, key: str | None, count: int) -> list[Socket | NotOpened]:
+class Askable(Protocol):
+    """A `Socket`, or what another API has in its place (`chat.ChatSocket`)."""
+
+    number: int
+
+    async def ask(self, body: bytes, exchange: Exchange, on_text: Callable[[], None] | None = None) -> bool: ...
+    async def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+Open = Callable[[str, str | None, int], Awaitable[Askable]]
+"""Given a URL, a key and the socket's number. Raises `NotOpened`."""
+
+
+async def open_sockets(
+    url: str, key: str | None, count: int, open_one: Open = Socket.open
+) -> list[Askable | NotOpened]:
     """Open `count` sockets, at most 64 of them at a time: a listen backlog is often 100."""
     gate = asyncio.Semaphore(64)
 
-    async def open_one(number: int) -> Socket | NotOpened:
+    async def attempt(number: int) -> Askable | NotOpened:
         async with gate:
             try:
-                return await Socket.open(url, key, number)
+                return await open_one(url, key, number)
             except NotOpened as declined:
                 return declined
 
-    tasks = [asyncio.create_task(open_one(number)) for number in range(count)]
+    tasks = [asyncio.create_task(attempt(number)) for number in range(count)]
     try:
         return await asyncio.gather(*tasks)
     except asyncio.CancelledError:  # leave no socket behind
         for task in tasks:
             task.cancel()
         for opened in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(opened, Socket):
+            if not isinstance(opened, BaseException):
                 opened.abort()
         raise
 
@@ -330,7 +346,7 @@ def _record_end(exchange: Exchange, event: Event) -> None:
     exchange.message = error.message
 
 
-def _authorization(key: str | None) -> dict[str, str]:
+def authorization(key: str | None) -> dict[str, str]:
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
@@ -347,7 +363,11 @@ def _shown(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _nothing_at(url: str, reason: object) -> str:
+def nothing_at(url: str, reason: object) -> str:
+    if isinstance(reason, ConnectionRefusedError) and urlsplit(url).scheme in ("http", "https"):
+        return (
+            f"Nothing answers at {_shown(url)}: is the server running? Another server: rota load HOST:PORT --api chat."
+        )
     if isinstance(reason, ConnectionRefusedError):
         return f"Nothing answers at {_shown(url)}: is `rota serve` running there? Another server: rota load HOST:PORT."
     return f"Cannot reach {_shown(url)}: {reason}."

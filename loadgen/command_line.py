@@ -13,9 +13,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from loadgen.figures import Api
+
+DEFAULT_SERVER = "127.0.0.1:8000"
 DEFAULT_URL = "ws://127.0.0.1:8000/v1/responses"
 DEFAULT_PORT = 8000
-PATH = "/v1/responses"
+PATHS: dict[Api, str] = {"responses": "/v1/responses", "chat": "/v1/chat/completions"}
+_SCHEMES: dict[Api, dict[str, str]] = {
+    "responses": {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"},
+    "chat": {"ws": "http", "http": "http", "wss": "https", "https": "https"},
+}
 
 
 class Misuse(Exception):
@@ -48,10 +55,10 @@ def number(least: float, most: float) -> Callable[[str], float]:
     return parse
 
 
-def socket_url(text: str) -> str:
-    """The WebSocket URL meant by a ws, wss, http or https URL, or by `host[:port]` (port 8000 unless given).
+def server_url(text: str, api: Api = "responses") -> str:
+    """The URL meant by a ws, wss, http or https URL, or by `host[:port]` (port 8000 unless given).
 
-    A URL without a path, or with `/v1`, gets `/v1/responses`. Raises `Misuse`.
+    It has the scheme that the API goes over; a URL without a path, or with `/v1`, gets the API's. Raises `Misuse`.
     """
     bare = "://" not in text
     try:
@@ -59,7 +66,7 @@ def socket_url(text: str) -> str:
         host, port = parts.hostname, parts.port
     except ValueError as wrong:
         raise Misuse(f"{text!r} is not a URL: {wrong}.") from wrong
-    schemes = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
+    schemes = _SCHEMES[api]
     if parts.scheme not in schemes:
         raise Misuse(f"{text!r} is not a ws://, wss://, http:// or https:// URL.")
     if not host or any(letter.isspace() for letter in text):
@@ -69,7 +76,7 @@ def socket_url(text: str) -> str:
     if bare and port is None:
         port = DEFAULT_PORT
     where = f"[{host}]" if ":" in host else host
-    path = PATH if parts.path.rstrip("/") in ("", "/v1") else parts.path
+    path = PATHS[api] if parts.path.rstrip("/") in ("", "/v1") else parts.path
     query = f"?{parts.query}" if parts.query else ""
     return f"{schemes[parts.scheme]}://{where}{'' if port is None else f':{port}'}{path}{query}"
 
@@ -83,9 +90,9 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def allowed_url(text: str, anywhere: bool) -> str:
-    """`socket_url` of a server on this machine, or on any. Raises `Misuse`."""
-    url = socket_url(text)
+def allowed_url(text: str, anywhere: bool, api: Api = "responses") -> str:
+    """`server_url` of a server on this machine, or on any. Raises `Misuse`."""
+    url = server_url(text, api)
     if not (anywhere or is_loopback(url)):
         host = urlsplit(url).hostname
         raise Misuse(

@@ -23,6 +23,8 @@ Outcome = Literal[
     "dropped",  # the socket closed before the terminal event
 ]
 StoppedBy = Literal["finished", "timeout", "interrupt"]
+Api = Literal["responses", "chat"]
+"""The Responses API over WebSockets, which is rota's, or chat completions over HTTP."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,8 @@ class Exchange:
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    tokens_are_chunks: bool = False
+    """The server counted no tokens: `output_tokens` is the number of chunks."""
     queue_ms: float | None = None
     """`queue_ms`, `prefill_ms` and `server_ttft_ms` are what the server says of itself, in the `rota` object."""
     prefill_ms: float | None = None
@@ -134,6 +138,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     warmup: int
     seed: int
     timeout_s: float
+    api: Api = "responses"
 
 
 class SocketCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +169,7 @@ class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """From the `usage` of terminal events, so text of requests that got none is not counted."""
+    """From the `usage` at the end of an answer, so text of requests that did not end is not counted."""
 
     input: int
     cached_input: int
@@ -172,6 +177,8 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     output: int
     output_per_s: float | None
     """`output` over the time from the first send to the last terminal event."""
+    output_from_chunks: int = 0
+    """Of `output`, how many are chunks in truth: of answers without a `usage`."""
 
 
 class ClientFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,6 +297,7 @@ def report(
             cached_input=sum(exchange.cached_tokens or 0 for exchange in exchanges),
             output=output_tokens,
             output_per_s=output_tokens / wall_s if wall_s else None,
+            output_from_chunks=sum(exchange.output_tokens or 0 for exchange in exchanges if exchange.tokens_are_chunks),
         ),
         client=ClientFigures(
             ttft_ms=distribution(exchange.ttft_ms for exchange in exchanges),

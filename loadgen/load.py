@@ -1,8 +1,8 @@
 """`rota load`: opens N sockets to a server, sends prompts on all of them at once, and says who waited and how long.
 
 Knows the command line, the order of a run (model, warm-up, sockets, load) and its exit codes. What happens on a
-socket is in `client`, what the figures mean in `figures`. A run always ends by itself, within `--timeout-s` and the
-seconds it takes to close.
+socket is in `client` and `chat`, what the figures mean in `figures`. A run always ends by itself, within `--timeout-s`
+and the seconds it takes to close.
 """
 
 import argparse
@@ -13,12 +13,24 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 
-from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Socket, Unreachable, first_model, open_sockets, request_body
+from loadgen.chat import ChatSocket, chat_body
+from loadgen.client import (
+    CONNECT_TIMEOUT_S,
+    Askable,
+    NotOpened,
+    Open,
+    Socket,
+    Unreachable,
+    first_model,
+    open_sockets,
+    request_body,
+)
 from loadgen.command_line import (
-    DEFAULT_URL,
+    DEFAULT_SERVER,
     Misuse,
     allow_files,
     allowed_url,
@@ -29,7 +41,7 @@ from loadgen.command_line import (
     whole,
     write_file,
 )
-from loadgen.figures import Exchange, Load, Report, StoppedBy, report
+from loadgen.figures import Api, Exchange, Load, Report, StoppedBy, report
 from loadgen.progress import Board, Display, display
 from loadgen.prompts import prompt
 from loadgen.tables import print_report
@@ -64,9 +76,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "url",
         nargs="?",
-        default=DEFAULT_URL,
+        default=DEFAULT_SERVER,
         metavar="URL",
         help="the server, as ws:// or http:// URL or host:port (default: %(default)s)",
+    )
+    add(
+        "--api",
+        choices=get_args(Api),
+        default="responses",
+        help="what it speaks: OpenAI's Responses API over WebSockets, or chat completions over HTTP "
+        "(default: %(default)s)",
     )
     add(
         "--sockets",
@@ -87,7 +106,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="answers run to --max-output-tokens, so that all are equally long (default: yes)",
+        help="answers run to --max-output-tokens, so that all are equally long (default: yes; no is for servers that "
+        "refuse the field)",
     )
     add("--temperature", type=number(0.0, 2.0), default=0.0, metavar="T", help="0 to 2 (default: 0, greedy)")
     which = parser.add_mutually_exclusive_group()
@@ -148,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _figures_of(args: argparse.Namespace) -> Report:
-    url = allowed_url(args.url, args.anywhere)
+    url = allowed_url(args.url, args.anywhere, args.api)
     if args.json is not None:
         check_folder(args.json)
     allow_files(args.sockets + SPARE_FILES, "lower --sockets")
@@ -164,15 +184,23 @@ def _figures_of(args: argparse.Namespace) -> Report:
         warmup=args.warmup,
         seed=random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed,
         timeout_s=args.timeout_s,
+        api=args.api,
     )
-    exchanges = [
-        Exchange(socket, number) for socket in range(load.sockets) for number in range(load.requests_per_socket)
-    ]
-    bodies = [_body(load, index, args.prompt) for index in range(len(exchanges) + load.warmup)]
-    outcome = Run(exchanges, Board(len(exchanges), load.max_output_tokens))
     shown = display(Console(stderr=True), args.quiet)
     with shown, asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(drive(load, args.key, bodies, outcome, shown))
+        return runner.run(measure(load, args.key, shown, args.prompt))
+
+
+async def measure(load: Load, key: str | None, shown: Display, text: str | None = None) -> Report:
+    """Put the load on its server and add up what came of it. `text` is the prompt where the load has no length.
+
+    Raises `Unreachable` when no socket opens; a cancel ends the run early, as with `drive`.
+    """
+    each = load.requests_per_socket
+    exchanges = [Exchange(socket, number) for socket in range(load.sockets) for number in range(each)]
+    bodies = [_body(load, index, text) for index in range(len(exchanges) + load.warmup)]
+    outcome = Run(exchanges, Board(len(exchanges), load.max_output_tokens))
+    await drive(load, key, bodies, outcome, shown)
     return report(
         load,
         exchanges,
@@ -185,7 +213,8 @@ def _figures_of(args: argparse.Namespace) -> Report:
 
 def _body(load: Load, index: int, text: str | None) -> bytes:
     assert text is not None or load.prompt_tokens is not None
-    return request_body(
+    make = chat_body if load.api == "chat" else request_body
+    return make(
         load.model,
         prompt(load.seed, index, load.prompt_tokens) if load.prompt_tokens is not None else text or "",
         max_output_tokens=load.max_output_tokens,
@@ -201,18 +230,19 @@ async def drive(load: Load, key: str | None, bodies: list[bytes], outcome: Run, 
     `Unreachable` when no socket opens. A cancel (Ctrl-C under `asyncio.Runner`) ends the run early and is not passed
     on: `stopped_by` tells of it.
     """
-    sockets: list[Socket] = []
+    sockets: list[Askable] = []
+    open_one: Open = ChatSocket.open if load.api == "chat" else Socket.open
     watcher = asyncio.create_task(_watch(outcome, shown))
     try:
         async with asyncio.timeout(load.timeout_s):
             outcome.board.phase = "warming up"
-            await _warm_up(load.url, key, bodies[len(outcome.exchanges) :])
+            await _warm_up(load.url, key, bodies[len(outcome.exchanges) :], open_one)
             outcome.board.phase = "opening sockets"
-            for opened in await open_sockets(load.url, key, load.sockets):
-                if isinstance(opened, Socket):
-                    sockets.append(opened)
-                else:
+            for opened in await open_sockets(load.url, key, load.sockets, open_one):
+                if isinstance(opened, NotOpened):
                     outcome.not_opened.append(opened)
+                else:
+                    sockets.append(opened)
             if not sockets:
                 raise Unreachable(str(outcome.not_opened[0]))
             outcome.board.phase = "running"
@@ -236,12 +266,12 @@ async def drive(load: Load, key: str | None, bodies: list[bytes], outcome: Run, 
         await asyncio.gather(watcher, *(socket.close() for socket in sockets), return_exceptions=True)
 
 
-async def _warm_up(url: str, key: str | None, bodies: list[bytes]) -> None:
+async def _warm_up(url: str, key: str | None, bodies: list[bytes], open_one: Open) -> None:
     """One request after another on a socket of their own. What goes wrong here goes wrong again where it is counted."""
     if not bodies:
         return
     try:
-        socket = await Socket.open(url, key)
+        socket = await open_one(url, key, 0)
     except NotOpened:
         return
     try:
@@ -252,7 +282,7 @@ async def _warm_up(url: str, key: str | None, bodies: list[bytes]) -> None:
         await socket.close()
 
 
-async def _use(socket: Socket, exchanges: list[Exchange], bodies: list[bytes], board: Board) -> None:
+async def _use(socket: Askable, exchanges: list[Exchange], bodies: list[bytes], board: Board) -> None:
     """Send a socket's requests one after another, for as long as it lives."""
     usable = True
     for exchange, body in zip(exchanges, bodies, strict=True):

@@ -65,6 +65,8 @@ def sentences(report: Report) -> list[str]:
             f"{tokens.output_per_s:,.1f} tokens/s: {tokens.output:,} tokens out in {report.wall_s:,.2f} s; "
             f"{tokens.input:,} in, {tokens.cached_input:,} of them from the server's cache."
         )
+    if tokens.output_from_chunks:
+        lines.append(f"{tokens.output_from_chunks:,} of the tokens out are chunks: the server did not count tokens.")
     lines.append(f"{requests.finished} of {requests.planned} requests finished{_by(requests.by_finish_reason)}.")
     for count, what, codes in (
         (requests.failed, "failed", requests.failed_by_code),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from websockets.sync.server import ServerConnection
 
 from loadgen.client import request_body
-from loadgen.command_line import DEFAULT_URL, Misuse, is_loopback, socket_url
+from loadgen.command_line import DEFAULT_SERVER, DEFAULT_URL, Misuse, is_loopback, server_url
 from loadgen.figures import Exchange, Load, Report
 from loadgen.load import Run, add_arguments, drive, run
 from loadgen.progress import Board
@@ -71,8 +71,8 @@ def figures(file: Path) -> Report:
     ],
 )
 def test_every_way_to_write_the_server_means_the_same_socket(text: str, url: str) -> None:
-    assert socket_url(text) == url
-    assert socket_url(url) == url
+    assert server_url(text) == url
+    assert server_url(url) == url
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_is_no_url_is_told_in_a_sentence(text: str, capsys: pytest.CaptureF
 @given(st.text())
 def test_any_text_is_a_url_or_misuse(text: str) -> None:
     try:
-        url = socket_url(text)
+        url = server_url(text)
     except Misuse:
         return
     assert url.startswith(("ws://", "wss://"))
@@ -123,7 +123,8 @@ def test_another_machine_is_loaded_only_on_purpose(
 
 def test_the_defaults_are_those_of_the_help() -> None:
     args = parsed()
-    assert (args.url, args.sockets, args.requests, args.max_output_tokens) == (DEFAULT_URL, 16, 1, 64)
+    assert (args.url, args.sockets, args.requests, args.max_output_tokens) == (DEFAULT_SERVER, 16, 1, 64)
+    assert (server_url(args.url, args.api), args.api) == (DEFAULT_URL, "responses")
     assert (args.ignore_eos, args.temperature, args.prompt_tokens, args.prompt) == (True, 0.0, 140, None)
     assert (args.warmup, args.timeout_s, args.key, args.model, args.json, args.quiet) == (
         1,
