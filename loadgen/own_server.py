@@ -5,9 +5,6 @@ block. Knows nothing of what is asked of it.
 """
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -15,11 +12,11 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from loadgen.child import end_group
 from loadgen.client import Unreachable
 
 START_S = 600.0
 """It may have to fetch and convert its model."""
-LEAVE_S = 15.0
 COMMAND = (sys.executable, "-m", "actors.cli", "serve")
 
 _LONGEST_LINE = 2**20
@@ -68,7 +65,7 @@ async def own_server(arguments: Sequence[str], command: Sequence[str] = ()) -> A
             raise Unreachable(_last_words(said, await process.wait()))
         yield server
     finally:
-        await _end(process)
+        await end_group(process)
         await listening
 
 
@@ -103,20 +100,3 @@ def _last_words(said: Sequence[str], code: int) -> str:
             return f"rota serve: {line.removeprefix('rota: ')}"
     last = f": {said[-1]}" if said else ""
     return f"rota serve ended with code {code}{last}"
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask it to leave, then make it and its worker: they are a group of their own."""
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    try:
-        async with asyncio.timeout(LEAVE_S):
-            await asyncio.shield(process.wait())
-    except (TimeoutError, asyncio.CancelledError) as cut_short:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        if isinstance(cut_short, asyncio.CancelledError):
-            raise
