@@ -2,6 +2,7 @@
 # make test    set up, run everything that CI runs
 # make check   style, types and import arrows only
 # make load    open 16 sockets to a running server and time them (ARGS="--sockets 64")
+# make bench-peers  the same load on rota and on the other engines that are installed, in turn (see CONTRIBUTING.md)
 # make laptops three customers, four policies: who waits for whom, as tables and laptops.html
 
 PYTHON ?= python3
@@ -9,13 +10,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: serve test check load laptops browser clean
+.PHONY: serve test check load bench-peers laptops browser clean
 
 serve: $(VENV)/.runtime
 	@exec $(BIN)/rota serve $(ARGS)
 
 load: $(VENV)/.runtime
 	@exec $(BIN)/rota load $(ARGS)
+
+bench-peers: $(VENV)/.runtime
+	@exec $(BIN)/python -m loadgen.bench_peers $(ARGS)
 
 laptops: $(VENV)/.runtime
 	@exec $(BIN)/rota replay laptops --alone B --html laptops.html $(ARGS)

@@ -40,7 +40,14 @@ def test_the_rate_is_that_of_the_last_two_seconds() -> None:
 
 def test_counts_read_as_a_sentence() -> None:
     board = Board(requests=16, output_tokens_each=64, ended=2, open_sockets=14)
-    assert counts(board, 1312.4) == "~1,312 tokens/s, 14 sockets open, 2/16 ended"
+    assert counts(board, 1312.4, 0.0) == "~1,312 tokens/s, 14 sockets open, 2/16 ended"
+
+
+def test_a_request_by_itself_is_told_as_reading_until_it_has_text() -> None:
+    board = Board(requests=1, output_tokens_each=1, open_sockets=17, began_s=100.0)
+    assert counts(board, 0.0, 140.2) == "reading its prompt, 40 s"
+    board.text()
+    assert counts(board, 12.0, 141.0) == "~12 tokens/s, 41 s"
 
 
 def shown(console: Console, quiet: bool, *times: float) -> str:

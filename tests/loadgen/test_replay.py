@@ -7,6 +7,8 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 from xml.etree import ElementTree
@@ -366,7 +368,8 @@ def test_it_prints_the_tables_and_writes_picture_page_and_figures(
         assert run(parsed(str(file), "--server", server.url, *flags)) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    assert "mine on m: 2 requests, 250 tokens in, 6 out" in printed.out
+    assert "mine on m: 2 requests, 250 tokens in, 6 out; targets: first token 5 s, gap 250 ms" in printed.out
+    assert "Targets: first token 5 s, gap 250 ms." in written[1].read_text()
     assert "2 of 2 (100%)" in printed.out
     assert "A: longest pause" in printed.out
     ElementTree.parse(written[0])
@@ -413,6 +416,8 @@ def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(
         ([str(file), "--server", "127.0.0.1", "--policies", "slack"], "leave out --server"),
         ([str(file), "--count", "3"], "--count is for a .csv trace"),
         ([str(file), "--html", str(tmp_path / "no" / "x.html")], "there is no folder"),
+        ([str(file), "--html", str(tmp_path)], "Is a directory"),
+        ([str(file), "--html", "x.out", "--svg", "x.out"], "--svg and --html name the same file"),
         ([str(file), "--alone", "Z"], "no request 'Z', but A, B."),
     ):
         assert run(parsed(*flags, "--quiet")) == 2
@@ -487,7 +492,7 @@ async def test_a_server_of_our_own_is_ready_when_it_says_so_and_is_told_to_leave
 async def test_it_is_made_to_leave_when_it_does_not_and_when_the_block_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(own, "LEAVE_S", 0.1)
+    monkeypatch.setattr("loadgen.child.LEAVE_S", 0.1)
     script = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); say({READY!r})\nwhile True: signal.pause()"
     with pytest.raises(ZeroDivisionError):
         async with own_server([], stand_in(script)):
@@ -535,8 +540,20 @@ def test_a_later_server_that_does_not_start_costs_no_earlier_figures(
     assert printed.err == "Only the first runs are shown. rota serve: No.\n"
 
 
+@contextmanager
+def interrupts_are_heard() -> Iterator[None]:
+    """A shell that runs the tests in the background has them ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "it is left as it was"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("times", [1, 3])
 def test_an_interrupt_ends_the_server_and_keeps_the_runs_that_were_complete(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    times: int, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first_run_over: list[str] = []
 
@@ -544,20 +561,39 @@ def test_an_interrupt_ends_the_server_and_keeps_the_runs_that_were_complete(
         if asked["stream_id"] == "r1":
             first_run_over.append("r1")
         if asked["stream_id"] == "r0" and first_run_over:
-            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
             connection.recv()
         answer(connection, asked)
 
-    # A shell that runs the tests in the background has them ignore interrupts.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with scripted_server(interrupt_the_second) as server:
+    with scripted_server(interrupt_the_second) as server, interrupts_are_heard():
         ready = READY.replace("ws://127.0.0.1:9/v1/responses", server.url)
         monkeypatch.setattr(own, "COMMAND", stand_in(f"say({ready!r})\nsignal.pause()"))
-        try:
-            assert run(parsed(str(file), "--quiet")) == 1
-        finally:
-            signal.signal(signal.SIGINT, before)
+        assert run(parsed(str(file), "--quiet")) == 130
     printed = capsys.readouterr()
     assert "slack" in printed.out
     assert "fixed_chunk" not in printed.out
     assert "Stopped by hand" in printed.out
+    assert printed.err == ""
+
+
+def test_an_interrupt_in_the_first_run_leaves_one_sentence(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(own, "COMMAND", stand_in("import os; os.kill(os.getppid(), signal.SIGINT)\nsignal.pause()"))
+    with interrupts_are_heard():
+        assert run(parsed(str(file), "--quiet")) == 130
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "Stopped by hand, without figures.\n"
+
+
+@pytest.mark.parametrize(("load", "said"), [(9.8, True), (0.5, False)])
+def test_a_machine_that_others_keep_busy_is_named_in_the_closing_words(
+    load: float, said: bool, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    with scripted_server(answer) as server:
+        assert run(parsed(str(file), "--server", server.url, "--quiet")) == 0
+    assert ("busy with other things (load average 9.8 on 2 cores, " in capsys.readouterr().out) == said
