@@ -44,8 +44,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _doc("weights and KV; auto is bfloat16 where the processor has it, else float32"),
     ] = "auto"
     kernels: Annotated[
-        Literal["auto", "native", "torch"],
-        _doc("on a CPU: our own, built on first use, or plain torch; auto is ours where they can be had"),
+        Literal["auto", "native", "torch", "none"],
+        _doc(
+            "on a CPU: our own, built on first use, or plain torch (auto is ours where they can be had); none makes "
+            "every token up, to measure all the rest"
+        ),
     ] = "auto"
     kv_memory: Annotated[
         str | None, _doc("memory for KV blocks, such as 4GiB or 512MiB; else a share of what is free")

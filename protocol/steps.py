@@ -101,7 +101,7 @@ class LoadModel(Data, frozen=True):
     device: str = "auto"
     dtype: str = "auto"
     kernels: str = "auto"
-    """auto, native or torch: what computes on a CPU."""
+    """auto, native or torch: what computes on a CPU. none: nothing does, and every token is made up."""
     kv_memory: int | None = None
     """Bytes for the KV blocks; None: the worker chooses from what is free."""
     max_context: int | None = None
