@@ -1,4 +1,4 @@
-"""A step as arrays: what every way of running it is given, and what it gives back.
+"""A step as arrays: what every way of running it is given.
 
 Knows how the chunks of a `Step` become one flat row of tokens, and that each block table covers its chunk. Does not
 know devices, models, or why the step looks as it does.
@@ -9,19 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from protocol.messages import Chunk
 
 Ints = NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Of the rows that are told their logits, these: `[told, vocabulary]`; of the others the likeliest tokens."""
-
-    logits: Tensor
-    best: list[int]
 
 
 @dataclass(frozen=True)

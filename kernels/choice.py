@@ -82,6 +82,6 @@ def distance(one: Forward, other: Forward, decoder: Decoder, block_size: int) ->
         for start, end in ((0, first), (first, count)):
             if start < end:
                 chunk = Chunk("tried", start, ids[start:end].tobytes(), table)
-                answers = forward.run(cache, batch_of((chunk,), block_size, blocks), [end - start - 1], [])
-        found.append(answers.logits[0].float().clone())
+                logits = forward.logits(cache, batch_of((chunk,), block_size, blocks), [end - start - 1])
+        found.append(logits[0].float().clone())
     return float((found[0] - found[1]).norm() / found[1].norm())

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from kernels import ModelError, memory
 from kernels.attention.reference import PagedBatch, Span
-from kernels.batch import Answers, Batch, batch_of
+from kernels.batch import Batch, batch_of
 from kernels.decoder import Decoder
 from kernels.kv_cache import KVCache, LayerShape, block_bytes
-from kernels.sampling import greedy, rows_at_once, sample
+from kernels.sampling import rows_at_once, sample
 from protocol.messages import Chunk, SampledToken, Sampling
 
 WORST_SAMPLING = Sampling(temperature=1.0, top_p=1 - 1e-9, seed=1, logprobs=20)
@@ -33,9 +33,15 @@ class Forward(Protocol):
         """An empty cache, as `KVCache` makes one."""
         ...
 
-    def run(self, cache: KVCache, batch: Batch, told: Sequence[int], best: Sequence[int]) -> Answers:
-        """One forward pass. `told` are flat rows whose logits are wanted, `best` those whose likeliest token is
-        enough. Keys and values of every token are in the cache when it returns."""
+    def logits(self, cache: KVCache, batch: Batch, rows: Sequence[int]) -> Tensor:
+        """One forward pass. Returns the logits `[rows, vocabulary]` of these flat rows. Keys and values of every token
+        are in the cache when it returns."""
+        ...
+
+    def answer(
+        self, cache: KVCache, batch: Batch, rows: Sequence[int], asked: Sequence[Sampling]
+    ) -> tuple[SampledToken, ...]:
+        """The same, and from each row's logits the next token, as it is asked for."""
         ...
 
 
@@ -50,7 +56,7 @@ class TorchForward:
     ) -> KVCache:
         return KVCache(layers, blocks, block_size, dtype, device)
 
-    def run(self, cache: KVCache, batch: Batch, told: Sequence[int], best: Sequence[int]) -> Answers:
+    def logits(self, cache: KVCache, batch: Batch, rows: Sequence[int]) -> Tensor:
         device = self._decoder.device
         spans = [
             Span(start, count, batch.table(index))
@@ -58,16 +64,20 @@ class TorchForward:
         ]
         step = PagedBatch(cache, spans, device)
         ids, positions = _row(batch.ids, device), _row(batch.positions, device)
-        keep = [*told, *best]
-        if not keep:
+        if not rows:
             self._decoder.body(input_ids=ids, position_ids=positions, use_cache=False, step=step)
-            return Answers(torch.empty((0, self._decoder.vocabulary)), [])
-        kept = torch.tensor(keep, device=device)
-        logits: Tensor = self._decoder.model(
-            input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=kept, step=step
+            return torch.empty((0, self._decoder.vocabulary), device=device)
+        keep = torch.tensor(rows, device=device)
+        found: Tensor = self._decoder.model(
+            input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=keep, step=step
         ).logits[0]
-        # `max` is four times as quick as argmax on the CPU (measured).
-        return Answers(logits[: len(told)], logits[len(told) :].max(-1).indices.tolist() if best else [])
+        return found
+
+    def answer(
+        self, cache: KVCache, batch: Batch, rows: Sequence[int], asked: Sequence[Sampling]
+    ) -> tuple[SampledToken, ...]:
+        positions = [int(batch.positions[row]) + 1 for row in rows]
+        return sample(self.logits(cache, batch, rows), asked, positions)
 
 
 class Runner:
@@ -90,22 +100,7 @@ class Runner:
         batch = batch_of(chunks, self.cache.block_size, self.cache.blocks)
         asked = [it.sampling for it in chunks if it.sampling is not None]
         rows = [end - 1 for it, end in zip(chunks, batch.ends.tolist(), strict=True) if it.sampling is not None]
-        plain = [greedy(it) and it.logprobs is None for it in asked]
-        answers = self._forward.run(
-            self.cache,
-            batch,
-            told=[row for row, best in zip(rows, plain, strict=True) if not best],
-            best=[row for row, best in zip(rows, plain, strict=True) if best],
-        )
-        sampled = iter(
-            sample(
-                answers.logits,
-                [it for it, best in zip(asked, plain, strict=True) if not best],
-                [int(batch.positions[row]) + 1 for row, best in zip(rows, plain, strict=True) if not best],
-            )
-        )
-        likeliest = iter(answers.best)
-        return tuple(SampledToken(next(likeliest)) if best else next(sampled) for best in plain)
+        return self._forward.answer(self.cache, batch, rows, asked)
 
 
 def make_runner(

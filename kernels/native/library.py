@@ -8,7 +8,10 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kernels.native import build
 
@@ -77,12 +80,27 @@ class LayerWeights(ctypes.Structure):
 
 class Step(ctypes.Structure):
     _fields_ = [
-        *((name, c_int32) for name in ("tokens", "sequences", "kept", "told")),
+        *((name, c_int32) for name in ("tokens", "sequences", "kept", "told", "drawn")),
         *(
             (name, c_void_p)
-            for name in ("ids", "positions", "starts", "counts", "tables", "table_begins", "keep", "logits", "best")
+            for name in (
+                "ids",
+                "positions",
+                "starts",
+                "counts",
+                "tables",
+                "table_begins",
+                "keep",
+                "wishes",
+                "logits",
+                "chosen",
+            )
         ),
     ]
+
+
+WISH = np.dtype([("top_p", "f8"), ("min_p", "f8"), ("uniform", "f8"), ("temperature", "f4"), ("top_k", "i4")])
+"""`Wish` in draw.h: how one row is sampled."""
 
 
 class Failed(Exception):
@@ -90,10 +108,11 @@ class Failed(Exception):
 
 
 class Library:
-    """The functions of one loaded library. Raises NotBuilt when there is none for this machine."""
+    """The functions of one loaded library: the one for this machine, or that in `path`. Raises NotBuilt when there is
+    none."""
 
-    def __init__(self) -> None:
-        lib: Any = ctypes.CDLL(str(build.library()))
+    def __init__(self, path: Path | None = None) -> None:
+        lib: Any = ctypes.CDLL(str(path or build.library()))
         for name, result, arguments in (
             ("rota_why", c_char_p, ()),
             ("rota_best", c_int32, ()),

@@ -8,15 +8,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.batch import Answers, Batch
+from kernels.batch import Batch
 from kernels.decoder import Decoder
 from kernels.kv_cache import KVCache, LayerShape, zeros
 from kernels.native import library
-from kernels.native.library import Best, LayerWeights, Shape, Step, Unit
+from kernels.native.library import WISH, Best, LayerWeights, Shape, Step, Unit
 from kernels.native.structure import Structure, rotations, structure_of
+from kernels.sampling import greedy, sample, uniform
+from protocol.messages import SampledToken, Sampling
 
+NO_WISHES = np.empty(0, WISH)
 TILE_TOKENS = 32
 """Tiles multiply 32 tokens' values at once, which therefore lie together: a block is a multiple of this."""
 
@@ -94,20 +98,56 @@ class NativeStack:
         assert device.type == "cpu"
         return TiledKVCache(layers, blocks, block_size, dtype, device)
 
-    def run(self, cache: KVCache, batch: Batch, told: Sequence[int], best: Sequence[int]) -> Answers:
-        """See `Forward.run`. The logits are overwritten by the next run."""
+    def logits(self, cache: KVCache, batch: Batch, rows: Sequence[int]) -> Tensor:
+        """See `Forward.logits`. They are overwritten by the next run."""
+        self._run(cache, batch, rows, told=len(rows), wishes=NO_WISHES)
+        return self._logits[: len(rows)]
+
+    def answer(
+        self, cache: KVCache, batch: Batch, rows: Sequence[int], asked: Sequence[Sampling]
+    ) -> tuple[SampledToken, ...]:
+        """See `Forward.answer`."""
+        told: list[int] = []
+        drawn: list[int] = []
+        best: list[int] = []
+        for index, it in enumerate(asked):
+            (told if it.logprobs is not None else best if greedy(it) else drawn).append(index)
+        positions = [int(batch.positions[row]) + 1 for row in rows]
+        wishes = np.array(
+            [
+                (it.top_p, it.min_p, uniform(it.seed, positions[index]), it.temperature, it.top_k)
+                for index in drawn
+                for it in (asked[index],)
+            ],
+            WISH,
+        )
+        order = [*told, *drawn, *best]
+        chosen = self._run(cache, batch, [rows[index] for index in order], told=len(told), wishes=wishes)
+        tokens = [
+            *sample(self._logits[: len(told)], [asked[it] for it in told], [positions[it] for it in told]),
+            *(SampledToken(it) for it in chosen),
+        ]
+        found = dict(zip(order, tokens, strict=True))
+        return tuple(found[index] for index in range(len(rows)))
+
+    def _run(
+        self, cache: KVCache, batch: Batch, rows: Sequence[int], *, told: int, wishes: NDArray[np.void]
+    ) -> list[int]:
+        """One forward pass. The first `told` of the rows get logits, the next are drawn as wished, and the others
+        get their likeliest token; returns what was chosen, in this order."""
         if cache is not self._cache:
             self._read_from(cache)
-        kept = np.array([*told, *best], np.int32)
-        if self._logits.shape[0] < len(told):
+        kept = np.array(rows, np.int32)
+        if self._logits.shape[0] < told + len(wishes):
             # Kept for the next time: new pages would be zeroed by the system first, in every step.
-            self._logits = torch.empty((len(told), self._vocabulary))
-        likeliest = np.empty(len(best), np.int32)
+            self._logits = torch.empty((told + len(wishes), self._vocabulary))
+        chosen = np.empty(len(rows) - told, np.int32)
         step = Step(
             tokens=batch.ids.size,
             sequences=batch.starts.size,
             kept=kept.size,
-            told=len(told),
+            told=told,
+            drawn=len(wishes),
             ids=batch.ids.ctypes.data,
             positions=batch.positions.ctypes.data,
             starts=batch.starts.ctypes.data,
@@ -115,11 +155,12 @@ class NativeStack:
             tables=batch.tables.ctypes.data,
             table_begins=batch.table_begins.ctypes.data,
             keep=kept.ctypes.data,
+            wishes=wishes.ctypes.data,
             logits=self._logits.data_ptr(),
-            best=likeliest.ctypes.data,
+            chosen=chosen.ctypes.data,
         )
         self._lib.run(self._stack, step)
-        return Answers(self._logits[: len(told)], likeliest.tolist())
+        return chosen.tolist()
 
     def _read_from(self, cache: KVCache) -> None:
         assert isinstance(cache, TiledKVCache)

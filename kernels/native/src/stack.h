@@ -12,6 +12,7 @@
 #include <string>
 
 #include "attention.h"
+#include "draw.h"
 #include "threads.h"
 
 namespace rota {
@@ -30,13 +31,14 @@ struct LayerWeights {
 };
 
 struct Step {
-    int32_t tokens, sequences, kept, told;
+    int32_t tokens, sequences, kept, told, drawn;
     const int32_t *ids, *positions;          // [tokens]
     const int32_t *starts, *counts;          // [sequences]
     const int32_t *tables, *table_begins;    // all tables one after another; [sequences + 1]
     const int32_t* keep;                     // [kept] flat rows that want an answer
-    float* logits;                           // [told, vocabulary]: of the first `told` of them
-    int32_t* best;                           // [kept - told]: the likeliest token of each of the others
+    const Wish* wishes;                      // [drawn]
+    float* logits;                           // [told + drawn, vocabulary]: of the first of them
+    int32_t* chosen;                         // [kept - told]: the drawn tokens, then the likeliest of each of the others
 };
 
 class AnyStack {
@@ -59,7 +61,8 @@ class Stack final : public AnyStack {
           group_(shape.heads / shape.kv_heads),
           team_(shape.threads),
           layers_(shape.layers),
-          benches_(team_.size()) {}
+          benches_(team_.size()),
+          draws_(team_.size()) {}
 
     void set_layer(int index, const LayerWeights& from) override {
         Layer& to = layers_[index];
@@ -281,7 +284,12 @@ class Stack final : public AnyStack {
             multiply(*counter++, head_, normed_.get(), step.kept, bench,
                      [&](int row, int rows, int pair, const float* found) { tell(step, row, rows, pair, found); });
             team_.barrier();
-            share(*counter++, step.kept - step.told, 1, [&](int i) { step.best[i] = likeliest(step.told + i); });
+            share(*counter++, step.kept - step.told, 1, [&](int i) {
+                const int row = step.told + i;
+                step.chosen[i] = i < step.drawn ? draws_[thread].from(step.logits + size_t{1} * row * shape_.vocabulary,
+                                                                      shape_.vocabulary, step.wishes[i])
+                                                : likeliest(row);
+            });
         }
         if (unit_ == Unit::TILES) release_tiles();
     }
@@ -373,7 +381,7 @@ class Stack final : public AnyStack {
         const int columns = std::min(PAIR, shape_.vocabulary - pair * PAIR);
         for (int r = 0; r < rows; ++r) {
             const float* mine = found + r * PAIR;
-            if (row + r < step.told)
+            if (row + r < step.told + step.drawn)
                 std::memcpy(step.logits + size_t{1} * (row + r) * shape_.vocabulary + pair * PAIR, mine,
                             columns * sizeof(float));
             else
@@ -585,6 +593,7 @@ class Stack final : public AnyStack {
     Team team_;
     std::vector<Layer> layers_;
     std::vector<Bench<E>> benches_;
+    std::vector<Draw> draws_;
     Matrix<E> head_;
     Block<float> norm_;
     const E* embedding_ = nullptr;
