@@ -8,8 +8,9 @@ import csv
 import difflib
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from graphlib import CycleError, TopologicalSorter
 from importlib import resources
 from itertools import islice
@@ -22,7 +23,9 @@ from msgspec import Meta, Struct
 from protocol.responses import ServiceTier
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Count = Annotated[int, Meta(ge=1, le=10**9)]
+MOST_TOKENS = 10**9
+"""Of one prompt or one answer."""
+Count = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Positive = Annotated[float, Meta(gt=0)]
 """Of a target; `inf` is none at all."""
@@ -67,11 +70,34 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True):
         """Seconds to the first token, and from one token to the next."""
         return arrival.ttft_target_s or self.ttft_target_s, arrival.itl_target_s or self.itl_target_s
 
+    def wanted(self) -> str:
+        """The targets in words: those of most requests, and how many have others."""
+        ((ttft_s, itl_s), alike), *_ = Counter(self.targets(arrival) for arrival in self.arrivals).most_common(1)
+        others = len(self.arrivals) - alike
+        said = f"targets: first token {_duration(ttft_s)}, gap {_duration(itl_s)}"
+        return f"{said} ({others:,} of {len(self.arrivals):,} requests have others)" if others else said
+
+    def told(self) -> str:
+        """What it is about, and its targets."""
+        wanted = self.wanted()
+        return f"{self.about} {wanted[0].upper()}{wanted[1:]}.".lstrip()
+
+
+def _duration(seconds: float) -> str:
+    if seconds == math.inf:
+        return "whenever"
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
+
 
 def shipped() -> list[str]:
     """The names of the scenarios that come with rota."""
     files = resources.files("protocol").joinpath("scenarios").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def is_trace(named: str | Path) -> bool:
+    """Whether it is the name of a trace's file, to be read by `read_azure`."""
+    return Path(named).suffix.lower() == ".csv"
 
 
 def read_scenario(named: str | Path) -> Scenario:
@@ -152,8 +178,8 @@ def read_azure(
     Token counts are multiplied by `tokens`, rounded, cut to the `most_...` and at least 1. Every request is a client
     of its own and named by its line in the file. Raises `ScenarioError`.
     """
-    if not rate > 0 or not tokens > 0:
-        raise ScenarioError(f"{path}: rate and tokens must be above 0.")
+    if not 0 < rate < math.inf or not 0 < tokens < math.inf:
+        raise ScenarioError(f"{path}: rate and tokens must be above 0, and finite.")
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = sorted(_rows(csv.reader(file), str(path)))
@@ -169,7 +195,7 @@ def read_azure(
     origin_s = chosen[0][0]
 
     def scaled(of: int, most: int | None) -> int:
-        return max(1, min(round(of * tokens), 10**9 if most is None else most))
+        return max(1, min(round(of * tokens), MOST_TOKENS if most is None else most))
 
     return Scenario(
         name=Path(path).stem,
@@ -202,13 +228,37 @@ def _rows(lines: Iterable[list[str]], where: str) -> Iterator[tuple[float, int, 
         if not fields:
             continue
         try:
-            # A seventh digit of the second's fraction, which the trace has, is dropped.
-            came_s = (datetime.fromisoformat(fields[at].strip()).replace(tzinfo=None) - _EPOCH).total_seconds()
-            yield came_s, number, int(fields[prompt]), int(fields[output])
+            yield (
+                _seconds(fields[at]),
+                number,
+                _count(head[prompt], fields[prompt]),
+                _count(head[output], fields[output]),
+            )
         except IndexError:
             raise ScenarioError(f"{where}: line {number}: it has {len(fields)} of {len(head)} columns.") from None
         except ValueError as error:
             raise ScenarioError(f"{where}: line {number}: {error}.") from None
 
 
-_EPOCH = datetime(1970, 1, 1)
+def _seconds(text: str) -> float:
+    """From a fixed moment. A time without a zone is taken for UTC. Raises ValueError, whose message names the text."""
+    try:
+        # A seventh digit of the second's fraction, which the trace has, is dropped.
+        came = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f"TIMESTAMP is {text[:40]!r}, not a time like 2023-11-16 18:15:46.68") from None
+    return ((came if came.tzinfo else came.replace(tzinfo=UTC)) - _EPOCH).total_seconds()
+
+
+def _count(column: str, text: str) -> int:
+    """Raises ValueError, whose message names the column."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"{column} is {text[:40]!r}, not a whole number") from None
+    if not 1 <= value <= MOST_TOKENS:
+        raise ValueError(f"{column} is {value:,}; it must be from 1 to {MOST_TOKENS:,}")
+    return value
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

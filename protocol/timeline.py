@@ -1,9 +1,10 @@
 """What became of a scenario: for each request when its tokens came, for each step who was in it.
 
-Knows the shape and what "met its targets" means: the same for a simulation and for a real server, so that the two can
-be put side by side. Draws nothing and prints nothing.
+Knows the shape, what "met its targets" means and how a share of those that did is written: the same for a simulation
+and for a real server, so that the two can be put side by side. Draws nothing and prints nothing.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -12,6 +13,20 @@ GAP_PERCENT = 99
 LONGEST_GAP = 2.0
 """A request's gaps meet their target when `GAP_PERCENT` of them do (the nearest rank: of under 100 gaps, all), and none
 is more than `LONGEST_GAP` times as long: one hiccup is forgiven, a pause is not."""
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """From 0 to 1, in per cent: 100 only when it is all."""
+    shown = f"{share:.{digits}%}"
+    return f"{100 - 10**-digits:.{digits}f}%" if share < 1 and shown.startswith("100") else shown
+
+
+def gaps_met(gaps_s: Sequence[float], target_s: float) -> bool:
+    """Whether the gaps of one request meet their target."""
+    late = sum(1 for gap_s in gaps_s if gap_s > target_s)
+    if late and max(gaps_s) > LONGEST_GAP * target_s:
+        return False
+    return late <= len(gaps_s) - -(-len(gaps_s) * GAP_PERCENT // 100)
 
 
 class Life(Struct, frozen=True):
@@ -47,11 +62,7 @@ class Life(Struct, frozen=True):
         ttft = self.ttft_s
         if not self.finished or ttft is None or ttft > self.ttft_target_s:
             return False
-        gaps = self.gaps_s
-        late = sum(1 for gap in gaps if gap > self.itl_target_s)
-        if late and max(gaps) > LONGEST_GAP * self.itl_target_s:
-            return False
-        return late <= len(gaps) - -(-len(gaps) * GAP_PERCENT // 100)
+        return gaps_met(self.gaps_s, self.itl_target_s)
 
 
 class Turn(Struct, frozen=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.scenario import Arrival, Scenario, ScenarioError, read_azure, read_scenario, shipped
+from protocol.scenario import Arrival, Scenario, ScenarioError, is_trace, read_azure, read_scenario, shipped
 
 ONE = '[[arrivals]]\nname = "A"\nprompt_tokens = 200\noutput_tokens = 128\n'
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -116,6 +116,18 @@ def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
         read_scenario(tmp_path / "bytes.toml")
 
 
+# -- its targets in words
+
+
+def test_the_targets_are_told_in_the_unit_that_suits_them_and_with_how_many_have_others() -> None:
+    one, two = Arrival("A", 1, 1), Arrival("B", 1, 1, itl_target_s=math.inf)
+    assert Scenario("s", (one,), about="A story.").told() == "A story. Targets: first token 5 s, gap 250 ms."
+    assert Scenario("s", (one,)).told() == "Targets: first token 5 s, gap 250 ms."
+    assert Scenario("s", (two,), ttft_target_s=0.3).wanted() == "targets: first token 300 ms, gap whenever"
+    many = Scenario("s", (two, *(Arrival(f"r{number}", 1, 1) for number in range(2))))
+    assert many.wanted() == "targets: first token 5 s, gap 250 ms (1 of 3 requests have others)"
+
+
 # -- the trace
 
 
@@ -162,13 +174,37 @@ def test_a_trace_out_of_order_is_put_in_order_and_columns_go_by_their_names(trac
     ]
 
 
+def test_times_of_several_zones_are_put_in_the_order_in_which_they_came(trace: Path) -> None:
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 03:00:05+02:00,20,2\n2024-05-10 01:00:00,10,1\n2024-05-10 00:00:07-01:00,30,3\n"
+    )
+    assert [(one.at_s, one.prompt_tokens) for one in read_azure(trace).arrivals] == [(0.0, 10), (5.0, 20), (7.0, 30)]
+
+
+@pytest.mark.parametrize(("name", "trace"), [("a.csv", True), ("UP.CSV", True), ("a.toml", False), ("csv", False)])
+def test_a_trace_is_told_by_its_suffix_in_any_case(name: str, trace: bool) -> None:
+    assert is_trace(name) == trace
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "line 1: there is no column TIMESTAMP"),
         ("TIMESTAMP,ContextTokens\n", "line 1: there is no column GeneratedTokens"),
-        (TRACE + "soon,1,1\n", "line 6: Invalid isoformat string: 'soon'."),
-        (TRACE + "2023-11-16 18:16:06,many,1\n", "line 6: invalid literal for int()"),
+        (TRACE + "soon,1,1\n", "line 6: TIMESTAMP is 'soon', not a time like 2023-11-16 18:15:46.68."),
+        (TRACE + "2023-11-16 18:16:06,oops,1\n", "line 6: ContextTokens is 'oops', not a whole number."),
+        (TRACE + "2023-11-16 18:16:06,1,\n", "line 6: GeneratedTokens is '', not a whole number."),
+        (
+            TRACE + f"2023-11-16 18:16:06,{'9' * 5000},1\n",
+            f"line 6: ContextTokens is '{'9' * 40}', not a whole number.",
+        ),
+        (
+            TRACE + "2023-11-16 18:16:06,1,1000000001\n",
+            "line 6: GeneratedTokens is 1,000,000,001; it must be from 1 to 1,000,000,000.",
+        ),
+        (TRACE + "2023-11-16 18:16:06,0,1\n", "line 6: ContextTokens is 0; it must be from 1 to 1,000,000,000."),
+        (TRACE + "2023-11-16 18:16:06,1,-3\n", "line 6: GeneratedTokens is -3; it must be from 1 to 1,000,000,000."),
         (TRACE + "2023-11-16 18:16:06\n", "line 6: it has 1 of 3 columns."),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "none of its 0 requests"),
     ],
@@ -185,5 +221,7 @@ def test_an_empty_part_and_a_missing_trace_are_told(trace: Path, tmp_path: Path)
         read_azure(trace, first=4)
     with pytest.raises(ScenarioError, match="rate and tokens must be above 0"):
         read_azure(trace, rate=0.0)
+    with pytest.raises(ScenarioError, match="and finite"):
+        read_azure(trace, tokens=math.inf)
     with pytest.raises(ScenarioError, match="cannot be read"):
         read_azure(tmp_path / "no.csv")
