@@ -17,6 +17,8 @@ from protocol.messages import Measured, Work
 
 Seconds = Annotated[float, Meta(ge=0, le=3600)]
 Count = Annotated[int, Meta(ge=1, le=1 << 30)]
+MOST_BLOCKS = 1 << 22
+"""67 million tokens in blocks of 16, several times what eight GPUs hold. A pool has a list entry for each block."""
 
 
 class HardwareError(Exception):
@@ -119,6 +121,10 @@ def _read(path: Path) -> Hardware:
         what = what.replace("Object contains unknown field", "there is no key")
         what = what.replace("Object missing required field", "it lacks the key")
         raise HardwareError(f"{path}: {key.strip('.`') or 'the file'}: {what}.") from None
+    if hardware.blocks > MOST_BLOCKS:
+        raise HardwareError(
+            f"{path}: {hardware.blocks:,} blocks are more than can be simulated; the most is {MOST_BLOCKS:,}."
+        )
     room = hardware.blocks * hardware.block_size
     if room < hardware.max_context:
         raise HardwareError(

@@ -6,9 +6,10 @@ Knows processes and how far each has come. Knows nothing of what a run is made o
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from ctypes import c_int64
 from typing import Any, Protocol, TypeVar
 
@@ -47,6 +48,17 @@ def _begin(far: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A Ctrl-C is heard when the block has ended, and not at all by the processes started in it: they keep what is
+    held back, and would else be interrupted, with a traceback, before they have come as far as `_begin`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _do(index: int, job: Job[Result]) -> Result:
     def come(so_far: int) -> None:
         _far[index] = so_far
@@ -65,8 +77,9 @@ def run_all(jobs: Sequence[Job[Result]], progress: Progress, *, apart: bool) -> 
     context = multiprocessing.get_context("spawn")
     shared = context.Array(c_int64, len(jobs), lock=False)
     with ProcessPoolExecutor(min(len(jobs), os.cpu_count() or 1), context, _begin, (shared,)) as pool:
-        futures: list[Future[Result]] = [pool.submit(_do, index, job) for index, job in enumerate(jobs)]
         try:
+            with _interrupts_held():  # each process is started by a submit
+                futures: list[Future[Result]] = [pool.submit(_do, index, job) for index, job in enumerate(jobs)]
             while wait(futures, LOOK_EVERY_S).not_done:
                 progress(shared[:])
             return [future.result() for future in futures]

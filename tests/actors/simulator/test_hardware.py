@@ -44,6 +44,7 @@ def test_a_file_without_a_name_is_called_after_itself(tmp_path: Path) -> None:
         (("base_s = 0.1\n", ""), "step: it lacks the key `base_s`"),
         (("base_s = 0.1", "base_s = -1.0"), "step.base_s: Expected `float` >= 0.0"),
         (("blocks = 1000", "blocks = 10"), "10 blocks of 16 hold 160 tokens, and max_context is 4,096"),
+        (("blocks = 1000", f"blocks = {1 << 30}"), "1,073,741,824 blocks are more than can be simulated; the most is "),
         (("blocks = 1000", "blocks ="), "is not TOML"),
     ],
 )
