@@ -7,31 +7,28 @@ drawn belongs to `loadgen`, and is handed in by the command line that may import
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, structs
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from actors.config import Config
 from actors.scheduling.policies import POLICIES, PolicyName
-from actors.simulator import find_rate, hardware
+from actors.simulator import find_rate, hardware, progress
 from actors.simulator.arguments import number, policies, targets, whole
 from actors.simulator.find_rate import Found, NoRate, RateSearch
 from actors.simulator.hardware import Hardware, HardwareError
 from actors.simulator.runs import PolicyRun, RunsFailed, long, run_all
 from actors.simulator.simulation import Setup
-from protocol.scenario import Scenario, ScenarioError, read_azure, read_scenario
-from protocol.timeline import Timeline
+from protocol.scenario import Scenario, ScenarioError, is_trace, read_azure, read_scenario
+from protocol.timeline import Timeline, percent
 
 MOST_TURNS = 200_000
 """Parts of steps that are kept to be drawn."""
-_SHOW_MORE = 20
-"""Requests from which on a bar is worth looking at."""
 _DEFAULTS = Config()
 
 
@@ -119,13 +116,13 @@ class Simulate:
         profile = hardware.named(args.hardware)
         scenario, setup = scenario_of(args), setup_of(args, profile)
         jobs = [PolicyRun(scenario, policy, setup) for policy in args.policies]
-        requests = len(scenario.arrivals)
-        with _Bars(args.policies, requests, shown=requests > _SHOW_MORE) as bars:
-            timelines = run_all(jobs, bars, apart=long(scenario, len(jobs)))
+        apart = long(scenario, len(jobs))
+        with _far(args.policies, len(scenario.arrivals), "requests simulated", shown=apart) as far:
+            timelines = run_all(jobs, far, apart=apart)
         console = Console()
         _say(console, heading(scenario, profile))
         self._shown.table(timelines, console)
-        title, about = f"{scenario.name} · {profile.name}, simulated", scenario.about
+        title, about = f"{scenario.name} · {profile.name}, simulated", scenario.told()
         if args.svg is not None:
             _write(args.svg, self._shown.svg(timelines, title=title, about=about))
         if args.html is not None:
@@ -139,7 +136,7 @@ def scenario_of(args: argparse.Namespace) -> Scenario:
     """The scenario that was named, as fast and with the targets that were asked for. Raises ScenarioError, Misuse."""
     part = {name: getattr(args, name) for name in ("first", "count", "start_s", "for_s", "tokens")}
     given = {name: value for name, value in part.items() if value is not None}
-    trace = Path(args.scenario).suffix == ".csv"
+    trace = is_trace(args.scenario)
     if trace:
         scenario = read_azure(args.scenario, rate=args.rate or 1.0, **given)
     elif given:
@@ -178,13 +175,38 @@ def _check(args: argparse.Namespace) -> None:
     if args.load is not None and not args.find_rate:
         raise Misuse("--load is for --find-rate.")
     files = {"svg": args.svg, "html": args.html, "json": args.json}
-    for name, file in {**files, "calibrate": args.calibrate}.items():
+    for name, file in files.items():
+        if file is not None and args.find_rate:
+            raise Misuse(f"--find-rate draws no picture and writes no figures: leave out --{name}.")
+    check_files({**files, "calibrate": args.calibrate})
+
+
+def check_files(files: Mapping[str, Path | None]) -> None:
+    """Whether each, by its flag, could be written, before there is anything to write. Raises Misuse."""
+    flags: dict[Path, str] = {}
+    for flag, file in files.items():
         if file is None:
             continue
-        if name in files and args.find_rate:
-            raise Misuse(f"--find-rate draws no picture and writes no figures: leave out --{name}.")
-        if not file.absolute().parent.is_dir():
-            raise Misuse(f"{file} cannot be written: there is no folder {file.absolute().parent}.")
+        folder = file.absolute().parent
+        if not folder.is_dir():
+            raise Misuse(f"{file} cannot be written: there is no folder {folder}.")
+        _try_writing(file)
+        other = flags.setdefault(file.resolve(), flag)
+        if other != flag:
+            raise Misuse(f"--{other} and --{flag} name the same file: {file}.")
+
+
+def _try_writing(file: Path) -> None:
+    """Leaves what is there as it is. Raises Misuse."""
+    new = not file.exists()
+    if not new and not (file.is_file() or file.is_dir()):
+        return  # whoever reads from a pipe would take this for all there is
+    try:
+        file.open("ab").close()
+    except OSError as failed:
+        raise Misuse(f"{file} cannot be written: {failed.strerror}.") from None
+    if new:
+        file.unlink()
 
 
 def heading(scenario: Scenario, profile: Hardware) -> str:
@@ -192,7 +214,7 @@ def heading(scenario: Scenario, profile: Hardware) -> str:
     answers = sum(arrival.output_tokens for arrival in scenario.arrivals)
     return (
         f"{scenario.name} on {profile.name}, simulated: {len(scenario.arrivals):,} requests, {prompts:,} tokens in, "
-        f"{answers:,} out. {profile.about}"
+        f"{answers:,} out; {scenario.wanted()}. {profile.about}"
     )
 
 
@@ -204,16 +226,19 @@ def _find_rate(args: argparse.Namespace) -> None:
     scenario, setup = scenario_of(args), setup_of(args, profile)
     own = find_rate.own_rate(scenario)
     jobs = [RateSearch(scenario, policy, setup) for policy in args.policies]
-    with _Bars(args.policies, find_rate.USUAL_RUNS, shown=long(scenario, len(jobs))) as bars:
-        found = run_all(jobs, bars, apart=long(scenario, len(jobs)))
+    apart = long(scenario, len(jobs))
+    with _far(args.policies, find_rate.USUAL_RUNS, "runs or so", shown=apart) as far:
+        found = run_all(jobs, far, apart=apart)
     console = Console()
     _say(console, heading(scenario, profile))
-    console.print(rates(found, args.load or own, profile.name), highlight=False)
-    for sentence in caveats(found, scenario):
+    least_s = find_rate.least_span_s(scenario)
+    console.print(rates(found, args.load or own, profile.name, least_s), highlight=False)
+    for sentence in caveats(found, scenario, least_s, trace=is_trace(args.scenario)):
         _say(console, sentence)
 
 
-def rates(found: Sequence[Found], load_per_s: float, device: str) -> Table:
+def rates(found: Sequence[Found], load_per_s: float, device: str, least_s: float) -> Table:
+    """A row a policy; those whose requests did not take `least_s` to arrive are marked, and sure of no number."""
     table = Table("policy", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("rate", "requests/s", "met targets", f"{device}s for {load_per_s:,.4g}/s"):
         table.add_column(column, justify="right")
@@ -221,19 +246,23 @@ def rates(found: Sequence[Found], load_per_s: float, device: str) -> Table:
         devices = each.devices(load_per_s)
         if devices is None:
             table.add_row(each.policy, "-", "none", f"under {find_rate.SHARE:.0%}", "-")
-        else:
-            table.add_row(each.policy, f"{each.times:.3g}x", f"{each.per_s:,.3g}", f"{each.met:.1%}", f"{devices:,}")
+            continue
+        name, number = each.policy, f"{devices:,}"
+        if each.span_s < least_s:
+            name, number = f"{name} *", f"{number} or more"
+        table.add_row(name, f"{each.times:.3g}x", f"{each.per_s:,.3g}", percent(each.met, digits=1), number)
     return table
 
 
-def caveats(found: Sequence[Found], scenario: Scenario) -> list[str]:
+def caveats(found: Sequence[Found], scenario: Scenario, least_s: float, *, trace: bool) -> list[str]:
     """What to beware of in these rates."""
-    longest = max(scenario.targets(arrival)[0] for arrival in scenario.arrivals)
-    short = [each for each in found if each.per_s and each.span_s < find_rate.TOO_SHORT * longest]
+    requests = len(scenario.arrivals)
     return [
-        f"{each.policy}: at that rate all has arrived within {each.span_s:,.0f} s, and a burst may come faster than "
-        "what lasts: a longer scenario says more."
-        for each in short
+        f"* {each.policy}: at that rate all {requests:,} requests have arrived within {each.span_s:,.0f} s, too short "
+        f"to tell a burst from what lasts: take {find_rate.enough_requests(each.per_s, least_s):,} requests or more"
+        f"{' (--count)' if trace else ''}."
+        for each in found
+        if each.per_s and each.span_s < least_s
     ]
 
 
@@ -254,6 +283,11 @@ def _calibrate(args: argparse.Namespace) -> None:
 # --- what is written and shown ---
 
 
+def _far(names: Sequence[PolicyName], most: int, what: str, *, shown: bool) -> progress.Bars | progress.Lines:
+    """`shown`: else it is over before there is anything to look at."""
+    return progress.display(Console(stderr=True, quiet=not shown), names, most, what)
+
+
 def _say(console: Console, sentence: str) -> None:
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
@@ -263,25 +297,3 @@ def _write(file: Path, content: str) -> None:
         file.write_text(content, encoding="utf-8")
     except OSError as failed:
         raise Misuse(f"{file} cannot be written: {failed.strerror}.") from failed
-
-
-class _Bars:
-    """A bar a job on stderr, if that is a terminal and it is worth while."""
-
-    def __init__(self, names: Sequence[PolicyName], steps: int, *, shown: bool) -> None:
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-        quiet = not (shown and console.is_terminal)
-        self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet)
-        self._tasks = [self._progress.add_task(name, total=steps) for name in names]
-
-    def __enter__(self) -> "_Bars":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, far: Sequence[int]) -> None:
-        for task, so_far in zip(self._tasks, far, strict=True):
-            self._progress.update(task, completed=so_far)

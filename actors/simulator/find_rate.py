@@ -20,8 +20,9 @@ MOST_RUNS = 24
 USUAL_RUNS = 9
 """A few to find a factor of 2, and then as many as halve it to NEAR."""
 SLOWEST, FASTEST = 2.0**-10, 2.0**10
-TOO_SHORT = 10.0
-"""Times its longest target: a scenario that lasts less says little about a rate that lasts."""
+LEAST_SPAN_S, LEAST_TARGETS = 60.0, 10.0
+"""A scenario that lasts less, or less than so many times its longest target, says little about a rate that lasts: what
+waits when all have arrived may still be in time."""
 
 
 class NoRate(Exception):
@@ -63,6 +64,20 @@ def pressed(scenario: Scenario, times: float) -> Scenario:
             for arrival in scenario.arrivals
         ),
     )
+
+
+def least_span_s(scenario: Scenario) -> float:
+    """How long the arrivals must take for their rate to be one that lasts."""
+    targets = [scenario.targets(arrival)[0] for arrival in scenario.arrivals]
+    return max([LEAST_SPAN_S, *(LEAST_TARGETS * target_s for target_s in targets if target_s < math.inf)])
+
+
+def enough_requests(per_s: float, span_s: float) -> int:
+    """So many take `span_s` to arrive; rounded up to two digits."""
+    requests = math.ceil(per_s * span_s)
+    digits = max(0, len(str(requests)) - 2)
+    digit: int = 10**digits
+    return -(-requests // digit) * digit
 
 
 class RateSearch:

@@ -38,6 +38,7 @@ def test_the_laptops_stand_side_by_side_under_all_policies(capsys: pytest.Captur
     assert code_of("laptops") == 0
     shown = capsys.readouterr()
     assert "laptops on laptop, simulated: 3 requests, 12,500 tokens in" in shown.out
+    assert " out; targets: first token " in shown.out
     for policy in ("slack", "fixed_chunk", "decode_first", "prefill_first"):
         assert policy in shown.out
     assert shown.err == ""
@@ -53,6 +54,17 @@ def test_figures_and_pictures_are_written(tmp_path: Path, plain: str, trace: str
     assert figures["scenario"] == "trace"
     assert [policy["policy"] for policy in figures["policies"]] == ["slack", "prefill_first"]
     assert [policy["finished"] for policy in figures["policies"]] == [30, 30]
+
+
+def test_a_file_that_cannot_be_written_is_found_out_before_and_others_are_left_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.svg"
+    old.write_text("kept", encoding="utf-8")
+    assert code_of("laptops", "--svg", str(new), "--json", str(old), "--html", str(tmp_path)) == 2
+    assert capsys.readouterr().out == ""
+    assert old.read_text(encoding="utf-8") == "kept"
+    assert not new.exists()
 
 
 def test_a_part_of_a_trace_can_be_made_faster_longer_and_stricter(tmp_path: Path, plain: str, trace: str) -> None:
@@ -81,9 +93,33 @@ def test_find_rate_tells_how_many_devices_a_load_takes(
     shown = capsys.readouterr().out
     assert "plains for 10/s" in shown
     (row,) = (line.split() for line in shown.splitlines() if line.strip().startswith("fixed_chunk") and "%" in line)
-    per_s, devices = float(row[2]), int(row[4])
+    per_s, devices = float(row[3]), int(row[5])
     assert (devices - 1) * per_s < 10 <= devices * per_s * 1.01
-    assert "a longer scenario says more" in shown
+
+
+def test_a_rate_at_which_all_came_within_a_minute_is_marked_and_sure_of_no_number(
+    plain: str, trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of(trace, "--hardware", plain, "--policies", "fixed_chunk", "--find-rate", "--load", "10") == 0
+    shown = capsys.readouterr().out
+    (row,) = (line.split() for line in shown.splitlines() if line.strip().startswith("fixed_chunk") and "%" in line)
+    assert (row[1], row[6:]) == ("*", ["or", "more"])
+    assert "* fixed_chunk: at that rate all 30 requests have arrived within " in shown
+    assert "requests or more (--count)." in shown
+
+
+def test_a_rate_that_has_lasted_stands_unmarked_with_its_number(
+    plain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "slow.csv"
+    rows = (f"2023-11-16 18:{minute:02}:00,200,50\n" for minute in range(60))
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(rows), encoding="utf-8")
+    slow = ("--max-running", "1", "--max-waiting", "2", "--targets", "ttft=3s,itl=none")
+    assert code_of(str(file), "--hardware", plain, "--policies", "fixed_chunk", "--find-rate", *slow) == 0
+    shown = capsys.readouterr().out
+    assert "fixed_chunk" in shown
+    assert "*" not in shown
+    assert "or more" not in shown
 
 
 @pytest.mark.parametrize(
@@ -99,6 +135,9 @@ def test_find_rate_tells_how_many_devices_a_load_takes(
         (["laptops", "--find-rate"], "laptops has no rate: all that it has arrives at once."),
         (["laptops", "--find-rate", "--svg", "x.svg"], "leave out --svg."),
         (["laptops", "--svg", "/nowhere/at/all/x.svg"], "there is no folder /nowhere/at/all."),
+        (["laptops", "--json", "/"], "/ cannot be written: Is a directory."),
+        (["laptops", "--json", "/sys/version.json"], "/sys/version.json cannot be written: "),
+        (["laptops", "--svg", "x.out", "--html", "./x.out"], "--svg and --html name the same file: x.out."),
         (["nowhere.csv"], "The trace nowhere.csv cannot be read"),
     ],
 )
@@ -111,6 +150,12 @@ def test_what_cannot_be_done_is_a_sentence_and_code_2(
     assert shown.err.startswith("rota: ")
     assert shown.err.count("\n") == 1
     assert sentence in shown.err
+
+
+def test_a_trace_is_one_in_capital_letters_too(plain: str, trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    loud = Path(trace).rename(Path(trace).with_name("TRACE.CSV"))
+    assert code_of(str(loud), "--hardware", plain, "--policies", "slack", "--count", "2") == 0
+    assert "TRACE on plain, simulated: 2 requests" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

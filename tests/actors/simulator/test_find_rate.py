@@ -5,7 +5,7 @@ import math
 import pytest
 
 from actors.scheduling.policies import PolicyName
-from actors.simulator.find_rate import NEAR, Found, NoRate, RateSearch, own_rate, pressed
+from actors.simulator.find_rate import NEAR, Found, NoRate, RateSearch, enough_requests, least_span_s, own_rate, pressed
 from actors.simulator.simulation import Simulation
 from protocol.scenario import Arrival, Scenario
 from tests.actors.simulator.plain import SETUP, scenario
@@ -58,6 +58,20 @@ def test_where_no_rate_is_slow_enough_none_is_found() -> None:
     hopeless = Scenario("hopeless", STEADY.arrivals, ttft_target_s=0.01)
     found = RateSearch(hopeless, "slack", SETUP)()
     assert (found.times, found.per_s, found.devices(1.0)) == (0.0, 0.0, None)
+
+
+def test_a_rate_must_last_a_minute_and_several_times_the_longest_target() -> None:
+    def least_s(*ttft_s: float) -> float:
+        return least_span_s(scenario(*(Arrival(f"r{s}", 1, 1, ttft_target_s=s) for s in ttft_s)))
+
+    assert least_s(5.0) == 60.0
+    assert least_s(5.0, 20.0) == 200.0
+    assert least_s(math.inf, 1.0) == 60.0, "no target is nothing to be waited for"
+
+
+@pytest.mark.parametrize(("per_s", "requests"), [(28.6, 1800), (0.1, 6), (1.0, 60), (2.01, 130), (0.001, 1)])
+def test_so_many_requests_are_enough_as_take_long_enough(per_s: float, requests: int) -> None:
+    assert enough_requests(per_s, 60.0) == requests
 
 
 def test_devices_are_counted_up_to_the_load() -> None:
