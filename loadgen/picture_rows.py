@@ -18,9 +18,12 @@ COLOURS = 6
 """Classes `c0` to `c5`; the seventh request has the first one's again."""
 MOST_LABELLED = 8
 """Rows up to which there is room for words in each."""
+NAME_AND_TOKENS = 20
+"""Letters from which on a row's name and its prompt stand beside each other."""
 LETTER_PX = 6.1
 """Of the words in a row, on average."""
 
+LEAST_LATE_PX = 2.5
 _TICK_PX = 1.4
 _SEAM_PX = 0.8
 """Left free between two chunks that are wide enough to show it."""
@@ -104,11 +107,16 @@ class Rows:
                 self._words(row, life, middle - size.bar / 2 - 4)
 
     def _name(self, row: Element, life: Life, middle: float, size: Size) -> None:
-        if size.labelled:
+        tokens = f"{life.prompt_tokens:,}"
+        room = int((self._scale.left - 32) / LETTER_PX)
+        if size.labelled and room > NAME_AND_TOKENS:
             text(row, 20, middle + 4, _short(life.name, 14), "name")
-            text(row, self._scale.left - 12, middle + 4, f"{life.prompt_tokens:,} tokens", "faint end")
+            text(row, self._scale.left - 12, middle + 4, f"{tokens} tokens", "faint end")
+        elif size.labelled:
+            text(row, 20, middle + 4, _short(life.name, max(1, room - 2)), "name")
         else:
-            text(row, 20, middle + 3, f"{_short(life.name, 16)} · {life.prompt_tokens:,}", "tiny")
+            name = _short(life.name, min(16, room))
+            text(row, 20, middle + 3, f"{name} · {tokens}" if room > NAME_AND_TOKENS else name, "tiny")
 
     def _bar(self, row: Element, index: int, life: Life, middle: float, size: Size) -> None:
         x = self._scale.x
@@ -122,12 +130,16 @@ class Rows:
             _box(row, x(due_s), x(first_s), middle, size.bar, "late")
             if begun_s is not None:
                 _stroke(row, [(x(begun_s), x(first_s))], middle, size.bar, "begun")
-        for from_px, to_px in self._late[index]:
-            _box(row, from_px, to_px, middle, size.bar, "late")
         _stroke(row, self._reads[index], middle, size.bar, "read")
         _stroke(row, self._ticks[index], middle, round(size.bar * 0.62), "tick")
+        for from_px, to_px in self._late[index]:
+            # Upon the ticks, and as wide as can be seen, however short beside the whole.
+            _box(row, from_px, max(to_px, from_px + LEAST_LATE_PX), middle, size.bar, "late")
         if not life.finished:
-            text(row, x(last_s) + 3, middle + 3.5, f"✕ {life.outcome}" if size.labelled else "✕", "late-words small")
+            words = f"✕ {life.outcome}" if size.labelled else "✕"
+            fits = x(last_s) + 3 + len(words) * LETTER_PX < self._scale.left + self._scale.width + 20
+            at_px = x(last_s) + 3 if fits else self._scale.left + self._scale.width
+            text(row, at_px, middle + 3.5, words, "late-words small" if fits else "late-words small end")
 
     def _words(self, row: Element, life: Life, baseline: float) -> None:
         """What can be said without running into each other, the most important first."""

@@ -140,10 +140,10 @@ def test_nothing_to_draw_is_drawn_as_well(timelines: list[Timeline]) -> None:
 # -- many requests
 
 
-def test_a_crowd_is_drawn_as_one_and_its_first_requests_each() -> None:
+def test_a_crowd_is_drawn_as_one_and_some_of_its_requests_each() -> None:
     picture = drawn([crowd(100), crowd(100, "prefill_first")])
     assert "All 100 requests: how many wait, and how many are being answered" in words(picture)
-    assert "The first 40 of 100 requests" in words(picture)
+    assert any(line.startswith("40 of 100 requests, from number ") for line in words(picture))
     assert len(list(rows(picture))) == 80
     assert shapes(picture, "waiting") == 3, "two policies, and the legend"
 
@@ -218,10 +218,66 @@ def test_the_page_is_one_file_with_the_picture_a_table_and_no_script() -> None:
     page = html(laptops(), title="laptops")
     reader = Reader()
     reader.feed(page)
-    assert reader.tags.count("svg") == reader.tags.count("table") == 1
+    assert (reader.tags.count("svg"), reader.tags.count("table")) == (2, 1), "one for wide and one for narrow screens"
     assert "script" not in reader.tags
     assert reader.addresses == []
-    assert set(re.findall(r"url\((.*?)\)", page)) == {"#turns-wait", "#turns-late"}
+    assert set(re.findall(r"url\((.*?)\)", page)) == {
+        "#turns-wait",
+        "#turns-late",
+        "#turns-narrow-wait",
+        "#turns-narrow-late",
+    }, "each has hatching of its own: that of a hidden picture is not drawn"
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
     assert "prefers-color-scheme: dark" in page
     first = reader.cells.index("prefill_first")
     assert reader.cells[first : first + 6][-3:] == ["1.02 s", "24.0 s", "24.0 s"]
+
+
+def narrow_one(timelines: list[Timeline], about: str = "") -> Element:
+    page = html(timelines, title="A title that is long enough for a second line", about=about)
+    found = re.search(r'<div class="turns narrow">\s*(<svg.*?</svg>)', page, re.DOTALL)
+    assert found is not None
+    return ElementTree.fromstring(found[1])
+
+
+@pytest.mark.parametrize("timelines", [laptops(), [crowd(100), crowd(100, "prefill_first")]], ids=["few", "many"])
+def test_on_a_narrow_screen_no_line_of_text_leaves_the_picture(timelines: list[Timeline]) -> None:
+    picture = narrow_one(timelines, about="Three customers ask a shop about laptops, and two of them are waiting. " * 3)
+    width = float(picture.attrib["width"])
+    assert width == 400
+    for each in picture.iter(f"{SVG}text"):
+        styles = each.attrib["class"].split()
+        letter_px = 10.5 if "title" in styles else 7.5 if "policy" in styles else 6.4 if "faint" in styles else 5.4
+        length = len(each.text or "") * letter_px
+        left = float(each.attrib["x"]) - (length if "end" in styles else length / 2 if "middle" in styles else 0)
+        assert left > -5, each.text
+        assert left + length < width + 5, each.text
+
+
+def test_what_came_to_nothing_at_the_right_edge_is_told_left_of_it() -> None:
+    late = Life("A", 10, 0.0, 5.0, 0.25, ended_s=100.0, outcome="deadline_exceeded")
+    picture = drawn([Timeline("slack", (late,))])
+    (told,) = (each for each in picture.iter(f"{SVG}text") if each.text == "✕ deadline_exceeded")
+    assert "end" in told.attrib["class"].split()
+
+
+def test_a_late_pause_can_be_seen_however_short_it_is_beside_the_whole() -> None:
+    hour = Life("A", 10, 0.0, 5.0, 0.25, token_times=(1.0, 1.3, 3600.0), ended_s=3600.0, finished=True)
+    picture = drawn([Timeline("slack", (hour,))])
+    boxes = [box for box in next(rows(picture)).iter(f"{SVG}rect") if "late" in box.attrib["class"]]
+    assert min(float(box.attrib["width"]) for box in boxes) >= 2.5
+
+
+def test_the_legend_has_an_entry_for_all_that_is_drawn_and_for_nothing_else() -> None:
+    done = Life("A", 10, 0.0, 5.0, 0.25, token_times=(1.0,), ended_s=1.0, finished=True)
+    refused = Life("B", 10, 0.0, 5.0, 0.25, ended_s=1.0, outcome="server_overloaded")
+    assert "did not finish" not in words(drawn([Timeline("slack", (done,))]))
+    assert "did not finish" in words(drawn([Timeline("slack", (done, refused))]))
+    assert "is being read" not in words(drawn([Timeline("slack", (done,))]))
+    assert "is being read" in words(drawn([Timeline("slack", (replace(done, started_s=0.5),))]))
+
+
+def test_names_of_rows_are_in_the_colour_of_text() -> None:
+    style = svg(laptops()).partition("<style>")[2].partition("</style>")[0]
+    assert not re.search(r"\.(name|tiny)\{fill", style)
