@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.figures import Distribution, distribution
-from protocol.timeline import Life, Timeline
+from protocol.timeline import Life, Timeline, percent
 
 JSON_FORMAT = 1
 MOST_SHOWN = 8
@@ -182,7 +182,9 @@ def _outcomes(policies: Sequence[PolicyFigures]) -> Table:
     unit = "chunks/s" if any(each.tokens_are_chunks for each in policies) else "tokens/s"
     table = _table("policy", "met targets", "goodput", unit, "preempted", "unfinished")
     for each in policies:
-        share = f"{each.met:,} of {each.requests:,}" + (f" ({each.met / each.requests:.0%})" if each.requests else "")
+        share = f"{each.met:,} of {each.requests:,}" + (
+            f" ({percent(each.met / each.requests)})" if each.requests else ""
+        )
         table.add_row(
             Text(each.policy),
             share,

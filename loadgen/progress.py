@@ -29,6 +29,9 @@ class Board:
     bar: int = 0
     """How much of the bar is done: chunks, and what ended requests left of their limit."""
 
+    began_s: float | None = None
+    """When the first request was to be sent; None: it is not told."""
+
     def text(self) -> None:
         """A delta has arrived."""
         self.chunks += 1
@@ -108,7 +111,7 @@ class Bar:
             description=board.phase,
             total=board.requests * board.output_tokens_each,
             completed=board.bar,
-            counts=counts(board, self._rate.at(now_s, board.chunks)),
+            counts=counts(board, self._rate.at(now_s, board.chunks), now_s),
         )
         self._progress.refresh()
 
@@ -135,12 +138,15 @@ class Lines:
             self._due_s = now_s + PLAIN_EVERY_S
         if now_s >= self._due_s:
             self._due_s = now_s + PLAIN_EVERY_S
-            line = f"{now_s - self._started_s:.0f} s, {board.phase}: {counts(board, rate)}"
+            line = f"{now_s - self._started_s:.0f} s, {board.phase}: {counts(board, rate, now_s)}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def counts(board: Board, rate: float) -> str:
-    """For example `~312 tokens/s, 14 sockets open, 2/16 ended`."""
+def counts(board: Board, rate: float, now_s: float) -> str:
+    """For example `~312 tokens/s, 14 sockets open, 2/16 ended`; of a single request `reading its prompt, 40 s`."""
+    if board.requests == 1 and board.began_s is not None:
+        doing = f"~{rate:,.0f} tokens/s" if board.chunks else "reading its prompt"
+        return f"{doing}, {now_s - board.began_s:.0f} s"
     return f"~{rate:,.0f} tokens/s, {board.open_sockets} sockets open, {board.ended}/{board.requests} ended"
 
 

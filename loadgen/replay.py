@@ -6,16 +6,17 @@ happens on the server is in `stage`, what is counted in `comparison`, what is dr
 
 import argparse
 import asyncio
-import contextlib
 import math
+import os
 import random
 import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 from rich.console import Console
@@ -25,7 +26,6 @@ from loadgen.command_line import (
     Misuse,
     allow_files,
     allowed_url,
-    check_folder,
     loop_factory,
     number,
     pretty_json,
@@ -34,21 +34,23 @@ from loadgen.command_line import (
 )
 from loadgen.comparison import compare, print_comparison, span
 from loadgen.lanes import MOST_SOCKETS, Pool
+from loadgen.output_files import check_files
 from loadgen.own_server import OwnServer, own_server
 from loadgen.picture import html, svg
 from loadgen.progress import Board, Display, display
 from loadgen.stage import Played, play, requests_of
 from loadgen.tables import LAG_WORTH_SAYING_MS
 from loadgen.warm_up import Lengths, warm_up
-from protocol.scenario import Scenario, ScenarioError, read_azure, read_scenario
+from protocol.scenario import Scenario, ScenarioError, is_trace, read_azure, read_scenario
 
 POLICIES = ("slack", "fixed_chunk", "decode_first", "prefill_first")
 LEAST_CONTEXT = 4096
 """Of a server of our own: the warm-up must fit as well."""
 SPARE_FILES = 64
 
-ALL_FINISHED, SOME_DID_NOT, NO_RUN = 0, 1, 2
-"""Exit codes: every request finished; some failed, were refused, dropped or cut off; usage or connection error."""
+ALL_FINISHED, SOME_DID_NOT, NO_RUN, STOPPED = 0, 1, 2, 130
+"""Exit codes: every request finished; some failed, were refused, dropped or cut off; usage or connection error; stopped
+by hand, with or without figures."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,14 +123,12 @@ def run(args: argparse.Namespace) -> int:
         scenario = scenario_of(args)
         if args.alone is not None:
             alone(scenario, args.alone)
-        for file in (args.svg, args.html, args.json):
-            if file is not None:
-                check_folder(file)
+        check_files({"svg": args.svg, "html": args.html, "json": args.json})
         if args.server is not None and (args.model, args.serve_args, args.policies) != (None, [], POLICIES):
             raise Misuse("--policies, --model and --serve-args are for servers of our own: leave out --server.")
         allow_files(MOST_SOCKETS + SPARE_FILES, "nothing less will do")
         replay = Replay(scenario, args)
-        with replay.shown, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with replay.heeding_interrupts(), replay.shown, asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(replay.all())
         _tell(replay, args)
     except (Misuse, ScenarioError, Unreachable, NotOpened) as wrong:
@@ -136,19 +136,21 @@ def run(args: argparse.Namespace) -> int:
         return NO_RUN
     except KeyboardInterrupt:
         print("Stopped by hand, without figures.", file=sys.stderr)
-        return NO_RUN
+        return STOPPED
     finished = all(life.finished for played in replay.played for life in played.timeline.lives)
     if replay.broken is not None:
         print(f"Only the first runs are shown. {replay.broken}", file=sys.stderr)
         return SOME_DID_NOT
-    return ALL_FINISHED if finished and not replay.stopped else SOME_DID_NOT
+    if replay.stopped:
+        return STOPPED
+    return ALL_FINISHED if finished else SOME_DID_NOT
 
 
 def scenario_of(args: argparse.Namespace) -> Scenario:
     """The scenario that was named, with the targets that were given. Raises `ScenarioError` or `Misuse`."""
     part = {name: getattr(args, name) for name in ("first", "count", "rate", "tokens")}
     given = {name: value for name, value in part.items() if value is not None}
-    if Path(args.scenario).suffix == ".csv":
+    if is_trace(args.scenario):
         scenario = read_azure(args.scenario, **given)
     elif given:
         raise Misuse(f"--{next(iter(given))} is for a .csv trace, and {args.scenario} is none.")
@@ -181,6 +183,8 @@ class Replay:
         self.alone: dict[str, Played] = {}
         """By policy."""
         self.stopped = False
+        self.crowded: float | None = None
+        """The load average before the first run, where it was above the cores: others were at work."""
         self.broken: Exception | None = None
         """Why there was no next run, when there had been one."""
         self.model = ""
@@ -188,15 +192,40 @@ class Replay:
         self._args = args
         self._seed = random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed
         self._requests: tuple[str, list[bytes]] | None = None
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
+
+    @contextmanager
+    def heeding_interrupts(self) -> Iterator[None]:
+        """A Ctrl-C or SIGTERM ends `all`. More of them are not heard: what is ended already takes its bounded time, and
+        a second exception in the midst of it would leave servers behind."""
+
+        def interrupt(signal_number: int, frame: FrameType | None) -> None:
+            if not self.stopped:
+                self.stopped = True
+                if self._running is not None:
+                    loop, task = self._running
+                    loop.call_soon_threadsafe(task.cancel)
+
+        before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+        heard = [each for each, handler in before.items() if handler is not signal.SIG_IGN]
+        for each in heard:
+            signal.signal(each, interrupt)
+        try:
+            yield
+        finally:
+            for each in heard:
+                signal.signal(each, before[each])
 
     async def all(self) -> None:
-        """Run after run. A cancel (Ctrl-C under `asyncio.Runner`, or SIGTERM) ends it, and the runs so far remain."""
+        """Run after run. A cancel ends it, and the runs so far remain."""
         this = asyncio.current_task()
         assert this is not None
-        with contextlib.suppress(NotImplementedError):  # on Windows
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+        self._running = asyncio.get_running_loop(), this
+        if self.stopped:
+            return
         try:
             for policy in ("server",) if self._args.server is not None else self._args.policies:
+                self._look_for_others()
                 self._show(policy, "starting rota serve")
                 async with self._server(policy) as server:
                     self.played.append(await self._once(policy, server))
@@ -207,6 +236,8 @@ class Replay:
         except asyncio.CancelledError:
             this.uncancel()
             self.stopped = True
+        finally:
+            self._running = None
 
     @asynccontextmanager
     async def _server(self, policy: str) -> AsyncIterator[OwnServer]:
@@ -229,13 +260,20 @@ class Replay:
                 only = alone(self.scenario, self._args.alone)
                 # Prompts of its own: the scenario's are not to be found in the cache.
                 request = await asyncio.to_thread(requests_of, only, lengths, server.model, self._seed + 1)
-                self.alone[policy] = await play(only, request, policy, pool, self._args.timeout_s, self.shown)
+                phase = f"{policy}, {self._args.alone} alone"
+                self.alone[policy] = await play(only, request, policy, pool, self.timeout_s, self.shown, phase=phase)
             if self._requests is None or self._requests[0] != server.model:
                 self._show(policy, "writing prompts")
                 made = await asyncio.to_thread(requests_of, self.scenario, lengths, server.model, self._seed)
                 # The same for every policy: a schedule is compared, not prompts.
                 self._requests = server.model, made
             return await play(self.scenario, self._requests[1], policy, pool, self._args.timeout_s, self.shown)
+
+    def _look_for_others(self) -> None:
+        """Nothing of ours is at work before the first run: whatever keeps the cores busy would be measured as well."""
+        if not self.played:
+            load = load_average()
+            self.crowded = load if load > (os.cpu_count() or 1) else None
 
     async def _warm(self, pool: Pool, model: str) -> Lengths:
         socket = await pool.of("")
@@ -252,6 +290,14 @@ class Replay:
     def _show(self, policy: str, phase: str) -> None:
         board = Board(len(self.scenario.arrivals), 1, phase=f"{policy}: {phase}")
         self.shown.show(board, time.perf_counter())
+
+
+def load_average() -> float:
+    """How many processes wanted to run, over the last minute; 0 where the system does not tell."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0
 
 
 def serve_arguments(scenario: Scenario, policy: str, model: str | None, more: Sequence[str]) -> list[str]:
@@ -277,7 +323,7 @@ def _tell(replay: Replay, args: argparse.Namespace) -> None:
     print_comparison(timelines, console)
     for sentence in sentences(replay):
         say(sentence)
-    title, about = f"{scenario.name} · {replay.model}", scenario.about
+    title, about = f"{scenario.name} · {replay.model}", scenario.told()
     if args.svg is not None:
         write_file(args.svg, svg(timelines, title=title, about=about).encode())
     if args.html is not None:
@@ -292,8 +338,8 @@ def _tell(replay: Replay, args: argparse.Namespace) -> None:
 def heading(scenario: Scenario, model: str) -> str:
     arrivals = scenario.arrivals
     prompts = sum(arrival.prompt_tokens for arrival in arrivals)
-    answers = sum(arrival.output_tokens for arrival in arrivals)
-    return f"{scenario.name} on {model}: {len(arrivals):,} requests, {prompts:,} tokens in, {answers:,} out"
+    answers, wanted = sum(arrival.output_tokens for arrival in arrivals), scenario.wanted()
+    return f"{scenario.name} on {model}: {len(arrivals):,} requests, {prompts:,} tokens in, {answers:,} out; {wanted}"
 
 
 def sentences(replay: Replay) -> list[str]:
@@ -318,6 +364,11 @@ def sentences(replay: Replay) -> list[str]:
             )
     for played in replay.played:
         lines += _beside_alone(played, replay.alone.get(played.timeline.policy))
+    if replay.crowded is not None:
+        lines.append(
+            f"This machine was busy with other things (load average {replay.crowded:.1f} on {os.cpu_count() or 1} "
+            "cores before anything here ran): waits are longer than they would be, not equally so under each policy."
+        )
     if replay.stopped:
         lines.append("Stopped by hand: only the runs that were complete are shown.")
     return lines

@@ -90,15 +90,24 @@ class _Stage:
 
 
 async def play(
-    scenario: Scenario, requests: Sequence[bytes], policy: str, pool: Pool, timeout_s: float, shown: Display
+    scenario: Scenario,
+    requests: Sequence[bytes],
+    policy: str,
+    pool: Pool,
+    timeout_s: float,
+    shown: Display,
+    *,
+    phase: str = "",
 ) -> Played:
     """Send the requests as the scenario says, wait for their ends, `timeout_s` at most, and tell what came of each.
+
+    `phase`: what it is called while it runs, if not as the policy.
 
     Raises `NotOpened` when the sockets that are needed from the start do not open. A cancel is passed on.
     """
     arrivals = scenario.arrivals
     mean = max(1, sum(arrival.output_tokens for arrival in arrivals) // len(arrivals))
-    board = Board(len(arrivals), mean, phase=f"{policy}: opening sockets")
+    board = Board(len(arrivals), mean, phase=f"{phase or policy}: opening sockets")
     nameless = sum(not arrival.client for arrival in arrivals)
     names = dict.fromkeys(arrival.client for arrival in arrivals if arrival.client)
     await pool.open_ahead(names, min(nameless, SPARE))
@@ -114,7 +123,7 @@ async def play(
         [loop.create_future() for _ in arrivals],
         numbers=dict(zip((arrival.name for arrival in arrivals), count())),
     )
-    board.phase = policy
+    board.phase, board.began_s = phase or policy, stage.start_s
     watcher = asyncio.create_task(_watch(stage, shown))
     timed_out = False
     try:

@@ -596,4 +596,4 @@ def test_a_machine_that_others_keep_busy_is_named_in_the_closing_words(
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     with scripted_server(answer) as server:
         assert run(parsed(str(file), "--server", server.url, "--quiet")) == 0
-    assert ("busy with other things (load average 9.8 on 2 cores, " in capsys.readouterr().out) == said
+    assert ("busy with other things (load average 9.8 on 2 cores " in capsys.readouterr().out) == said
