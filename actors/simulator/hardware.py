@@ -171,21 +171,22 @@ def _h200() -> Hardware:
 _LAPTOP = Hardware(
     name="laptop",
     about=(
-        "Measured: SmolLM2-135M-Instruct in bf16 on two cores of an x86-64 server, in plain PyTorch; the context is "
-        "that of --max-context 16384. `rota simulate --calibrate FILE` measures another machine."
+        "Measured: SmolLM2-135M-Instruct in bf16 on two cores of an x86-64 server, with rota's own kernels on AMX tiles; "
+        "the context is that of --max-context 16384. `rota simulate --calibrate FILE` measures another machine."
     ),
-    # kernels/calibration.py's steps, the shortest of 38 times each: others were at work on the same two cores.
+    # kernels/calibration.py's steps, the better of two calibrations; overhead between steps of 1 to 64 rows.
     step=StepCosts(
-        base_s=0.0625,
-        prefill_token_s=4.4e-4,
-        prefill_pair_s=2.46e-7,
-        prefill_context_s=9.9e-6,
-        decode_row_s=1.02e-3,
-        decode_context_s=5.2e-6,
+        base_s=8.6e-3,
+        prefill_token_s=1.6e-4,
+        prefill_pair_s=1.2e-7,
+        prefill_context_s=1.0e-6,
+        decode_row_s=2.3e-4,
+        decode_context_s=1.0e-6,
     ),
-    overhead_s=0.002,
-    spread=0.05,
-    blocks=11_650,
+    overhead_s=0.001,
+    spread=0.1,
+    blocks=5_825,
+    block_size=32,
     max_context=16_384,
 )
 

@@ -45,7 +45,7 @@ def test_the_laptops_are_the_three_requests_of_the_story() -> None:
         ("C", 300, 128, ()),
         ("B", 12_000, 256, ("A", "C")),
     ]
-    assert [scenario.targets(one) for one in scenario.arrivals] == [(5.0, 0.5), (5.0, 0.5), (60.0, 0.5)]
+    assert [scenario.targets(one) for one in scenario.arrivals] == [(5.0, 0.15), (5.0, 0.15), (60.0, 0.15)]
     assert "\n" not in scenario.about
 
 
