@@ -119,8 +119,8 @@ class Admission(Actor[AdmissionInbox]):
             self._refuse(enqueue, errors.shutting_down(), now)
             return
         guest = self._room.add(enqueue, now)
-        straight = self._room.may_let_in and self._room.next(now) is guest
-        place = None if straight else self._room.place(guest)
+        straight = self._room.next(now) is guest
+        place = None if straight else self._room.place(guest, now)
         refusal = self._refusal(guest, place, now)
         if refusal is not None:
             self._room.remove(enqueue.request)
@@ -165,7 +165,8 @@ class Admission(Actor[AdmissionInbox]):
             return errors.deadline_exceeded((now - enqueue.received_at) * 1e3, deadline_ms)
         first_token_at = now + self._room.first_token_s(guest, wait_s, enqueue.deadline_at - now)
         if first_token_at > enqueue.deadline_at:
-            return errors.deadline_unreachable((first_token_at - enqueue.received_at) * 1e3, deadline_ms)
+            alone = self._room.first_token_s(guest, 0.0) * 1e3 > deadline_ms
+            return errors.deadline_unreachable((first_token_at - enqueue.received_at) * 1e3, deadline_ms, alone=alone)
         return None
 
     def _estimate(self, place: Place) -> float | None:
@@ -178,7 +179,7 @@ class Admission(Actor[AdmissionInbox]):
     def _let_in(self) -> None:
         """As many as there are credits for, each only if somebody still wants it and there is time."""
         now = self._clock()
-        while self._room.may_let_in and (guest := self._room.next(now)) is not None:
+        while (guest := self._room.next(now)) is not None:
             enqueue = guest.enqueue
             if guest.told is None or guest.told[0] > 0:
                 self._has_moved = True
@@ -201,7 +202,7 @@ class Admission(Actor[AdmissionInbox]):
         if not self._has_moved or now - self._told_at < self._tell_every_s:
             return
         self._told_at, self._has_moved = now, False
-        for place in self._room.moved():
+        for place in self._room.moved(now):
             place.guest.told = (place.position, place.wait_s)
             moved = Moved(place.guest.enqueue.request, place.position, self._estimate(place))
             self._directory.tell(place.guest.enqueue.connection, moved)

@@ -36,6 +36,7 @@ DELAYS_KEPT, DELAYS_KNOWN, DELAY_SHARE = 64, 8, 0.8
 """First tokens come later than their prefill alone takes: how much, for all but a fifth of the latest ones."""
 _MOST_BACKLOG = 1 << 20
 _order = attrgetter("order")
+_last_token_at = attrgetter("last_token_at")
 
 
 class Outcome(Struct, frozen=True):
@@ -69,6 +70,7 @@ class Schedule:
         self._policy = policy
         self._max_step_tokens = max_step_tokens
         self._max_step_rows = max_step_rows
+        self._most_rows = min(max_step_rows, max_step_tokens)
         self._model = model
         """What makes equal tokens mean equal keys and values: the model and its RoPE settings."""
         self._sequences: dict[RequestId, Sequence] = {}
@@ -119,7 +121,9 @@ class Schedule:
 
     def credit(self, max_running: int) -> Credit:
         """How many may have come in all: as many as may run beside those who do, with no more prefill before them
-        than the policy wants to choose from; and nobody more while anything waits for memory.
+        than the policy wants to choose from; and nobody more while anything waits for memory. Where they have more
+        than that before them, its tokens are fewer than have come, by how many: beside so much whoever has little to
+        read may come in all the same, and it is for the waiting room to say who (`WaitingRoom.next`).
 
         A paused one leaves its place to another, or a few readers who have stopped would keep everyone out; but no
         more than twice as many are here as may run.
@@ -127,8 +131,8 @@ class Schedule:
         if not self.waits_for_memory:
             here = len(self._sequences)
             granted = self._arrivals + min(max_running - (here - self._paused), 2 * max_running - here)
-            room = self.costs.largest_chunk(0, _MOST_BACKLOG, self._policy.backlog_s) - self._backlog.tokens
-            tokens = self._arrived_tokens + max(room, 0 if self._backlog.tokens else 1)
+            room = self.costs.largest_chunk(0, _MOST_BACKLOG, self._policy.backlog_s)
+            tokens = self._arrived_tokens + (room - self._backlog.tokens if self._backlog.tokens else max(room, 1))
             self._granted = Credit(max(granted, self._granted.granted), max(tokens, self._granted.tokens))
         return self._granted
 
@@ -188,14 +192,17 @@ class Schedule:
     def plan(self, now: float) -> Step | None:
         """The next step, its blocks allocated and held; None when nothing can run.
 
-        Sequences that a step in flight includes are left alone: their next token is not known yet.
+        Sequences that a step in flight includes are left alone: their next token is not known yet. Where there are more
+        rows than a step holds, as when readers come back to whose places others have, they take turns; and one row is
+        left for whoever has a prompt to read, of a single one every second time.
         """
         decodes: list[Sequence] = []
         prefills: list[Sequence] = []
         for one in self._memory.running:
             if not one.paused and not one.steps_in_flight:
                 (decodes if len(one.tokens) - one.computed == 1 else prefills).append(one)
-        view = View(now, decodes, prefills, self._memory.waiting, self._max_step_tokens, self.costs)
+        rows = decodes if len(decodes) < self._most_rows else self._in_turn(decodes, bool(prefills))
+        view = View(now, rows, prefills, self._memory.waiting, self._max_step_tokens, self.costs)
         filling = Filling(self._max_step_tokens, self._max_step_rows)
         denied = self._fill(self._policy.wishes(view), view, filling)
         if denied and not filling.prefill_tokens:
@@ -212,14 +219,24 @@ class Schedule:
         self._in_flight[self._last_step] = InFlight(filling.parts, filling.work(), now)
         return Step(self._last_step, tuple(filling.chunks))
 
+    def _in_turn(self, decodes: list[Sequence], somebody_reads: bool) -> list[Sequence]:
+        """Of as many rows as a step holds, or more, those that have gone longest without a token."""
+        most = self._most_rows
+        if somebody_reads or any(not one.paused for one in self._memory.waiting):
+            most -= 1 if most > 1 else self._last_step % 2
+        if len(decodes) <= most:
+            return decodes
+        return sorted(sorted(decodes, key=_last_token_at)[:most], key=_order)
+
     def _fill(self, wishes: list[Wish], view: View, filling: Filling) -> bool:
         """Find memory for what is wished. Whether somebody who waits found none."""
         rows = [wish.sequence for wish in wishes if wish.tokens == 1 and not wish.sequence.waiting]
-        del rows[min(filling.rows_left, filling.tokens_left) :]
         # Those who came first grow first, or they would find that everyone who could give way is in the step already.
         rows.sort(key=_order)
         size = self.pool.block_size
         for one in rows:
+            if not filling.rows_left or not filling.tokens_left:
+                break
             if one.steps_in_flight or one.waiting:
                 continue  # in the step already, or preempted for one that came before
             if one.computed < len(one.table.blocks) * size or self._memory.grow(one, 1):

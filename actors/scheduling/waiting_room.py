@@ -7,24 +7,25 @@ Between clients it is fair by work (`fair.py`), first between keys and then betw
 requests of one client, whose first token is due soonest comes first. Requests whose first token can no longer be in
 time stand aside: a tenth of the work let in is theirs, and all of it when nobody else waits. So a burst that makes some
 late does not make everyone late after it.
+
+While those inside have more to read than the policy wants to choose from, whoever has little to read comes in beside
+them (`_fits_beside`): a long prompt keeps out other long ones, and nobody whom it would delay for many times his own.
 """
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from msgspec import Struct
 
 from actors.scheduling.demand import Demand, weighed
 from actors.scheduling.fair import VirtualCounters
+from actors.scheduling.turns import LATE_SHARE, Client, Entry, Queues, Served, turns
 from protocol.messages import CostsLearned, Credit, Enqueue, Released, RequestId
 
-Client = tuple[str, int]
-"""Key name and socket."""
-
-LATE_SHARE = 0.1
-"""Of the work let in, for those whose first token is late already."""
+SMALL = 4
+"""So many times its own prompt, and no less, is what one waits for that comes in beside it."""
 LARGEST_PART = 8.0
 """A client may take a place only while it holds at most so many times what is left: the room is never all one's own.
 
@@ -32,9 +33,10 @@ LARGEST_PART = 8.0
 1998.)
 """
 RESERVED = 16
-"""One of so many places on the device is kept for other clients than the one that fills it."""
-PLACES_KNOWN = 512
-"""So far down the order of the room is worked out; whoever is behind is told to be last."""
+"""One of so many places on the device, and at least one, is kept for other clients than the one that fills it."""
+PLACES_KNOWN = 256
+"""So far down the order of the room is worked out; whoever is behind is told to be last. And so many at most are found
+to be late by the time it is their turn."""
 PACE_MEMORY = 0.9
 PACE_SEEN = 4
 """So many have to have waited and gone in before their pace is believed more than the prediction."""
@@ -64,6 +66,8 @@ class Guest(Struct, eq=False):
     """What its client is charged when it goes in, in weighted tokens."""
     first_token_due: float
     late: bool = False
+    overtaken: float = 0.0
+    """Charges of those who came in beside a backlog, past this one whose turn it was."""
     told: tuple[int, float] | None = None
     """Place and estimate, as they were told last."""
 
@@ -87,16 +91,17 @@ class Place(Struct, frozen=True):
 class WaitingRoom:
     """Those who wait, and the credits by which they are let in.
 
-    `max_running`: how many the device runs at once, of which one client may not have all.
+    `max_running`: how many the device runs at once, of which one client may not have all. (Where it runs only one, a
+    second client waits for the end of the answer that runs, however long: to keep the one place would keep it idle.)
     """
 
     def __init__(self, bounds: Bounds, demand: Demand, max_running: int) -> None:
         self._bounds = bounds
         self._demand = demand
-        self._most_of_one = max_running - max_running // RESERVED
+        self._most_of_one = max(1, max_running - max(1, max_running // RESERVED))
         self._guests: dict[RequestId, Guest] = {}
-        self._in_time: dict[Client, list[tuple[float, int, Guest]]] = {}
-        self._late: dict[Client, list[tuple[float, int, Guest]]] = {}
+        self._in_time: dict[Client, list[Entry[Guest]]] = {}
+        self._late: dict[Client, list[Entry[Guest]]] = {}
         self._keys: VirtualCounters[str] = VirtualCounters()
         self._clients: dict[str, VirtualCounters[Client]] = {}
         """Of the sockets of each key, among themselves."""
@@ -109,6 +114,12 @@ class WaitingRoom:
         self._granted = Credit(0, 0)
         self._let_in = 0
         self._let_in_tokens = 0
+        self._filled_by: Client | None = None
+        """Whose request it was after which no credits in tokens were left."""
+        self._beside = 0
+        """Tokens let in without such credits, less what has been read since: about what is unread of those prompts."""
+        self._passed: Guest | None = None
+        """Whose turn it would have been, if somebody smaller was named as next."""
         self._last_let_in_at: float | None = None
         self._usual_charge = 0.0
         self._usual_work_s = 0.0
@@ -151,8 +162,12 @@ class WaitingRoom:
                 self._work_of[guest.client] = self._work_of.get(guest.client, 0.0) + guest.work_s
 
     def grant(self, credit: Credit) -> None:
-        """The scheduler has room for more."""
-        self._granted = Credit(max(self._granted.granted, credit.granted), max(self._granted.tokens, credit.tokens))
+        """The scheduler has room for more, or has at least read some of what it has."""
+        before = self._granted
+        self._granted = Credit(max(before.granted, credit.granted), max(before.tokens, credit.tokens))
+        self._beside = max(0, self._beside - (self._granted.tokens - before.tokens))
+        if self._overdrawn < 0:
+            self._filled_by, self._beside = None, 0
 
     # --- coming ---
 
@@ -210,16 +225,54 @@ class WaitingRoom:
 
     @property
     def may_let_in(self) -> bool:
-        """Whether credits are left, in number and in tokens."""
-        return self._let_in < self._granted.granted and self._let_in_tokens < self._granted.tokens
+        """Whether credits are left, in number and in tokens. In number is enough for those who fit beside a backlog."""
+        return self._let_in < self._granted.granted and self._overdrawn < 0
+
+    @property
+    def _overdrawn(self) -> int:
+        """By how many tokens more has been let in than there were credits for. Below 0: credits are left."""
+        return self._let_in_tokens - self._granted.tokens
 
     def next(self, now: float) -> Guest | None:
-        """Whose turn it is to be let in, credits aside; None when nobody may be. `let_in` or `remove` comes next."""
+        """Whose turn it is to be let in; None when nobody may be. `let_in` or `remove` comes next."""
+        self._passed = None
+        if self._let_in >= self._granted.granted:
+            return None
         self._set_late_aside(now)
-        in_time, late = self._first_of(self._in_time), self._first_of(self._late)
+        first = self._first()
+        if first is None or self._overdrawn < 0 or self._fits_beside(first):
+            return first
+        other = self._first(self._fits_beside)
+        if other is None or first.overtaken + other.charge > first.charge:
+            return None  # nobody is overtaken by more than he is himself
+        self._passed = first
+        return other
+
+    def _first(self, may: Callable[[Guest], bool] = lambda _: True) -> Guest | None:
+        """In turn, of those who may: in time, or late when it is their tenth or nobody else is there."""
+        in_time, late = self._first_of(self._in_time, may), self._first_of(self._late, may)
         if late is not None and (in_time is None or self._owed >= late.charge):
             return late
         return in_time
+
+    def _fits_beside(self, guest: Guest) -> bool:
+        """Whether it may come in though no credits in tokens are left.
+
+        Its prompt has to be small compared with what was let in too much, those beside left out: so however many come
+        in, the next one may if it is smaller still, and together they are less than what they came in beside. And its
+        client has had no more work done than the one that filled the room. That one itself adds no more than a quarter:
+        under a policy that goes by arrival, whoever comes of another client has it all before him.
+        """
+        own, unread = self._overdrawn - self._beside, max(1, guest.tokens - guest.cached)
+        filler, client = self._filled_by, guest.client
+        if filler is None or client == filler:
+            return SMALL * (self._beside + unread) <= own
+        if self._beside + SMALL * unread > own:
+            return False
+        if client[0] != filler[0]:
+            return filler[0] not in self._keys or self._keys.counter(client[0]) <= self._keys.counter(filler[0])
+        counters = self._clients[client[0]]
+        return filler not in counters or counters.counter(client) <= counters.counter(filler)
 
     def let_in(self, guest: Guest, now: float) -> None:
         """It goes to the scheduler."""
@@ -234,13 +287,24 @@ class WaitingRoom:
         self._inside[guest.enqueue.request] = (client, charge)
         self._demand.begins(guest.enqueue)
         self._let_in += 1
-        self._let_in_tokens += guest.tokens
+        self._count_tokens(guest)
         weight = max(1 - PACE_MEMORY, 1 / self._let_in)
         self._usual_work_s += weight * (guest.work_s - self._usual_work_s)
         self._usual_charge += weight * (guest.charge - self._usual_charge)
         if guest.told is not None and guest.told[0] > 0:
             self._learn_pace(guest, now)
         self._last_let_in_at = now
+
+    def _count_tokens(self, guest: Guest) -> None:
+        beside = self._overdrawn >= 0
+        self._let_in_tokens += guest.tokens
+        if beside:
+            self._beside += guest.tokens
+            if self._passed is not None:
+                self._passed.overtaken += guest.charge
+        elif self._overdrawn >= 0:
+            self._filled_by = guest.client
+        self._passed = None
 
     def released(self, released: Released) -> None:
         """The device is done with it: what it took in truth is what its client is charged."""
@@ -295,9 +359,13 @@ class WaitingRoom:
         if not self._late:
             self._owed = 0.0
 
-    def _first_of(self, queues: dict[Client, list[tuple[float, int, Guest]]]) -> Guest | None:
+    def _first_of(self, queues: dict[Client, list[Entry[Guest]]], may: Callable[[Guest], bool]) -> Guest | None:
         """The first request of the client that is next, if any of these may have one more on the device."""
-        candidates = [client for client in queues if self._clients[client[0]].running(client) < self._most_of_one]
+        candidates = [
+            client
+            for client, queue in queues.items()
+            if self._clients[client[0]].running(client) < self._most_of_one and may(queue[0][2])
+        ]
         due: dict[str, float] = {}
         for client in candidates:
             due[client[0]] = min(queues[client][0][0], due.get(client[0], math.inf))
@@ -327,51 +395,50 @@ class WaitingRoom:
         """How long the room is held up by `guest` alone: when to try again, if only a little is missing."""
         return self._wait_s(guest.charge, guest.work_s)
 
-    def order(self) -> Iterator[Guest]:
-        """All who wait, in about the order in which they will be let in if nobody else comes."""
-        for queues in (self._in_time, self._late):
-            heads: dict[str, list[tuple[float, float, int, Guest]]] = {}
-            behind = {client: iter(sorted(queue)) for client, queue in queues.items()}
-            for client, queue in behind.items():
-                heads.setdefault(client[0], []).append((self._clients[client[0]].counter(client), *next(queue)))
-            keys = []
-            for key, mine in heads.items():
-                heapq.heapify(mine)
-                keys.append((self._keys.counter(key), mine[0][1], key))
-            heapq.heapify(keys)
-            while keys:
-                key_counter, _, key = heapq.heappop(keys)
-                mine = heads[key]
-                counter, _, _, guest = mine[0]
-                yield guest
-                following = next(behind[guest.client], None)
-                if following is None:
-                    heapq.heappop(mine)
-                else:
-                    heapq.heapreplace(mine, (counter + guest.charge, *following))
-                if mine:
-                    heapq.heappush(keys, (key_counter + guest.charge, mine[0][1], key))
+    def order(self, now: float) -> Iterator[Place]:
+        """All who wait, in about the order in which they will be let in if nobody else comes.
 
-    def places(self) -> Iterator[Place]:
+        About: how long it takes is predicted, and so is who will be late by then and stand aside; and that a client
+        has as many on the device as it may, or that somebody fits beside a backlog, lasts for who knows how long.
+        """
+        served = Served(self._keys.counter, lambda client: self._clients[client[0]].counter(client))
+        demand = self._demand
+
+        def is_late(guest: Guest, ahead: float, ahead_s: float) -> bool:
+            left_s = guest.first_token_due - now - demand.reserve_s
+            return left_s < math.inf and (
+                self._wait_s(ahead, ahead_s) + demand.prefill_s(guest.tokens, guest.cached) > left_s
+            )
+
+        order = turns(
+            Queues(self._in_time, served),
+            Queues(self._late, served),
+            served,
+            owed=self._owed,
+            ahead=self._usual_charge,
+            ahead_s=self._usual_work_s,
+            is_late=is_late,
+            most_late=PLACES_KNOWN,
+        )
+        for position, turn in enumerate(order, start=1):
+            yield Place(turn.one, position, self._wait_s(turn.ahead, turn.ahead_s))
+
+    def places(self, now: float) -> Iterator[Place]:
         """The places of the first PLACES_KNOWN, and how long they wait."""
-        ahead, ahead_s = self._usual_charge, self._usual_work_s
-        for position, guest in enumerate(islice(self.order(), PLACES_KNOWN), start=1):
-            yield Place(guest, position, self._wait_s(ahead, ahead_s))
-            ahead += guest.charge
-            ahead_s += guest.work_s
+        return islice(self.order(now), PLACES_KNOWN)
 
-    def place(self, guest: Guest) -> Place:
+    def place(self, guest: Guest, now: float) -> Place:
         """Of one. So far back that nobody has counted, it is the last place."""
-        found = next((each for each in self.places() if each.guest is guest), None)
+        found = next((each for each in self.places(now) if each.guest is guest), None)
         if found is not None:
             return found
         charge = sum(each.charge for each in self._guests.values() if each is not guest)
         return Place(guest, len(self._guests), self._wait_s(charge, self._work_s - guest.work_s))
 
-    def moved(self) -> list[Place]:
+    def moved(self, now: float) -> list[Place]:
         """Those whose place or estimate is no longer what they were told."""
         found = []
-        for place in self.places():
+        for place in self.places(now):
             told = place.guest.told
             if told is not None:
                 off = abs(place.wait_s - told[1])

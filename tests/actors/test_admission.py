@@ -208,7 +208,7 @@ def test_a_credit_is_a_running_total_and_never_shrinks() -> None:
 
 def test_the_request_that_goes_over_in_tokens_goes_in_and_the_next_does_not() -> None:
     room = Room(credit=9, tokens=10)
-    room.say(enqueue("a", 6), enqueue("over", 8), enqueue("next", 1))
+    room.say(enqueue("a", 6), enqueue("over", 8), enqueue("next", 2))
     assert room.let_in == ["a", "over"]
     room.grant(9, tokens=14)
     assert room.let_in == ["a", "over"], "fourteen have been handed over"

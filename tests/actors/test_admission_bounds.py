@@ -183,7 +183,7 @@ def test_the_wait_counts_against_a_deadline(deadline_s: float, refused: bool) ->
 def test_the_fixed_part_of_every_step_counts_against_a_deadline() -> None:
     room = Room(credit=1, costs=CostsLearned((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 1.0))
     room.say(enqueue("r", 1025, deadline_at=102.5))
-    assert room.refusals == {"r": errors.deadline_unreachable(3000.0, 2500.0)}, "three chunks of 512"
+    assert room.refusals == {"r": errors.deadline_unreachable(3000.0, 2500.0, alone=True)}, "three chunks of 512"
 
 
 def test_while_nothing_is_known_of_costs_a_deadline_is_not_refused() -> None:
@@ -213,7 +213,7 @@ def test_what_was_learned_meanwhile_decides_whether_a_deadline_can_be_met() -> N
     room.grant(1)
     assert room.let_in == []
     (ended,) = room.connection.of(Ended)
-    assert ended.error == errors.deadline_unreachable(12_000.0, 10_000.0)
+    assert ended.error == errors.deadline_unreachable(12_000.0, 10_000.0, alone=True)
 
 
 def test_when_the_first_goes_for_its_deadline_the_others_move_up() -> None:

@@ -1,8 +1,12 @@
 """Whose turn it is to be let in: fair between clients, soonest due within one, and the late ones aside."""
 
 from collections import Counter
+from random import Random
 
-from protocol.messages import Enqueue, Released
+import pytest
+
+from actors.scheduling.waiting_room import PACE_SEEN
+from protocol.messages import Accepted, Enqueue, Moved, Released
 from tests.actors.recorders import enqueue
 from tests.actors.test_admission import SECOND_A_TOKEN, Room
 
@@ -185,3 +189,47 @@ def test_a_late_one_of_a_client_does_not_hold_up_its_others() -> None:
     room.say(enqueue("timely", 4, ttft_target_s=100.0), enqueue("other", 4, connection=2, ttft_target_s=50.0))
     room.clock.pass_(10.0)
     assert set(let_in_one_by_one(room, 2)) == {"timely", "other"}
+
+
+# --- and so they are told ---
+
+
+def told(room: Room) -> dict[str, int]:
+    """The place of each, as it was told last."""
+    room.sweep()
+    boxes = room.connections.values()
+    places = {each.request: each.position for box in boxes for each in box.of(Accepted)}
+    return places | {each.request: each.position for box in boxes for each in box.of(Moved)}
+
+
+def test_those_are_told_to_stand_last_who_will_be_late_when_it_is_their_turn() -> None:
+    """Seconds of work before them: 0, 20, 40, 60. Three of four have less time."""
+    room = Room(places=9, costs=SECOND_A_TOKEN)
+    room.say(enqueue("paced", 20, max_output_tokens=0))
+    room.grant(1)
+    room.say(Released("paced", 100.0, computed_tokens=20))
+    room.scheduler.take_all()
+    for box in room.connections.values():
+        box.take_all()
+    for name, target in (("targets", 10.0), ("priority", 15.0), ("default", 30.0), ("flex", 500.0)):
+        room.say(enqueue(name, 20, max_output_tokens=0, ttft_target_s=target))
+    assert told(room) == {"flex": 1, "targets": 2, "priority": 3, "default": 4}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_that_is_told_is_that_in_which_they_are_let_in(seed: int) -> None:
+    """Of three sockets, in time and late, when the room is as quick as it is predicted to be."""
+    chance = Random(seed)
+    room = Room(places=100, wait_s=1e9, work_s=1e9, costs=SECOND_A_TOKEN)
+    room.keep_pace(every_s=4.0, tokens=4)
+    for number in range(30):
+        target = chance.choice([3.0, 30.0, 60.0, 100.0, 1e6])
+        socket, at = chance.randint(1, 3), 100 + 1e-6 * number
+        room.say(enqueue(f"{number}", 4, connection=socket, max_output_tokens=0, received_at=at, ttft_target_s=target))
+    places = told(room)
+    went = []
+    for granted in range(30):
+        room.clock.pass_(4.0)
+        room.grant(granted + PACE_SEEN + 2)
+        went.append(room.let_in[-1])
+    assert went == sorted(places, key=places.__getitem__)

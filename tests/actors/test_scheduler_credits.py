@@ -135,7 +135,7 @@ def test_after_a_prompt_that_goes_over_none_may_come_until_enough_of_it_is_read(
     desk = Desk(blocks=2000, calibration=CALIBRATION, chunk=100)
     most = desk.credit.tokens
     desk.say(enqueue("long", most + 150, max_output_tokens=9))
-    for may_come in (0, 0, 50, 150):
+    for may_come in (-150, -50, 50, 150):
         assert desk.credit.tokens - (most + 150) == pytest.approx(may_come, abs=2)
         desk.finish(desk.step())
 
@@ -168,7 +168,7 @@ def test_however_slow_a_device_one_may_come_when_nothing_is_here() -> None:
     desk = Desk(blocks=2000, calibration=slow)
     assert desk.credit == Credit(4, 1)
     desk.say(enqueue("a", 20, max_output_tokens=1))
-    assert desk.credit.tokens == 20, "no other may"
+    assert desk.credit.tokens == 1, "no other may"
     desk.finish(desk.step(), took_s=200.0)
     assert desk.credit.tokens == 21
 

@@ -20,7 +20,7 @@ from actors.scheduling.demand import Demand
 from actors.scheduling.policies import POLICIES, PolicyName, policy_named
 from actors.scheduling.policy import FixedChunk, Policy, View, Wish
 from actors.scheduling.schedule import Schedule
-from actors.scheduling.waiting_room import Bounds, WaitingRoom
+from actors.scheduling.waiting_room import Bounds, Place, WaitingRoom
 from protocol.messages import CostsLearned, Credit, Enqueue, SampledToken, Step, StepDone
 from tests.actors.recorders import enqueue
 
@@ -118,8 +118,12 @@ def waiting_room(watch: Stopwatch) -> None:
         assert guest is not None
         watch.time("room, let_in", room.let_in, guest, now)
         newest = watch.time("room, add", room.add, each, now)
-        watch.time("room, place of the newest", room.place, newest)
-        watch.time("room, all places", lambda: list(room.places()))
+        watch.time("room, place of the newest", room.place, newest, now)
+        watch.time("room, all places", list_places, room, now)
+
+
+def list_places(room: WaitingRoom, now: float) -> list[Place]:
+    return list(room.places(now))
 
 
 def main() -> None:

@@ -108,11 +108,21 @@ def test_a_client_leaves_places_on_the_device_to_others() -> None:
     assert room.turns(5) == [1]
 
 
-def test_a_device_with_few_places_keeps_none() -> None:
-    room = Room(max_running=RESERVED - 1)
+@pytest.mark.parametrize("max_running", range(2, RESERVED))
+def test_a_device_with_few_places_keeps_one(max_running: int) -> None:
+    room = Room(max_running=max_running)
     for _ in range(100):
         room.come(socket=1)
-    assert len(room.turns(100)) == RESERVED - 1
+    assert len(room.turns(100)) == max_running - 1
+    room.come(socket=2)
+    assert room.turns(1) == [2]
+
+
+def test_a_device_with_one_place_keeps_none() -> None:
+    room = Room(max_running=1)
+    for _ in range(2):
+        room.come(socket=1)
+    assert len(room.turns(2)) == 1
 
 
 # --- credits ---

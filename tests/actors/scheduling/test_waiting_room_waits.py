@@ -8,8 +8,8 @@ from tests.actors.scheduling.rooms import COSTS, Room
 
 def waits(room: Room) -> list[float]:
     """Of all, in order, in seconds."""
-    assert [place.position for place in room.places()] == list(range(1, len(room) + 1))
-    return [round(place.wait_s, 6) for place in room.places()]
+    assert [place.position for place in room.places(room.now)] == list(range(1, len(room) + 1))
+    return [round(place.wait_s, 6) for place in room.places(room.now)]
 
 
 def test_until_a_pace_has_been_seen_a_wait_is_what_the_work_before_it_is_predicted_to_take() -> None:
@@ -33,7 +33,7 @@ def test_a_pace_that_has_been_seen_is_believed() -> None:
         room.turn()
     assert waits(room) == [2.0, 4.0, 6.0, 8.0, 10.0]
     guest = room.come(40)
-    assert room.place(guest).wait_s == pytest.approx(12.0), "as long as those before it take"
+    assert room.place(guest, room.now).wait_s == pytest.approx(12.0), "as long as those before it take"
     assert room.spell_s(guest) == pytest.approx(8.0)
 
 
@@ -48,7 +48,7 @@ def test_the_pace_is_that_of_the_latest() -> None:
         room.now += interval
         room.turn()
         elapsed, charged = 0.9 * elapsed + interval, 0.9 * charged + 10
-    assert next(room.places()).wait_s == pytest.approx(10 * elapsed / charged)
+    assert next(room.places(room.now)).wait_s == pytest.approx(10 * elapsed / charged)
 
 
 def test_time_in_which_nobody_waited_is_no_pace() -> None:
@@ -59,7 +59,7 @@ def test_time_in_which_nobody_waited_is_no_pace() -> None:
         room.now += 3.0
         room.turn()
     room.come(10)
-    assert next(room.places()).wait_s == pytest.approx(3.0)
+    assert next(room.places(room.now)).wait_s == pytest.approx(3.0)
 
 
 def test_those_who_went_straight_in_teach_no_pace() -> None:
@@ -93,34 +93,34 @@ def test_those_have_moved_whose_place_or_estimate_has_changed() -> None:
     room = Room()
     for _ in range(3):
         room.come(1000)
-    assert [place.position for place in room.moved()] == [1, 2, 3], "nobody has been told anything"
-    for place in room.places():
+    assert [place.position for place in room.moved(room.now)] == [1, 2, 3], "nobody has been told anything"
+    for place in room.places(room.now):
         place.guest.told = (place.position, place.wait_s)
-    assert room.moved() == []
+    assert room.moved(room.now) == []
     room.turn()
-    assert [(place.guest.enqueue.request, place.position) for place in room.moved()] == [("r2", 1), ("r3", 2)]
+    assert [(place.guest.enqueue.request, place.position) for place in room.moved(room.now)] == [("r2", 1), ("r3", 2)]
 
 
 def test_an_estimate_has_moved_when_it_is_off_by_half_a_second_and_by_a_fifth() -> None:
     room = Room()
     room.come(10_000)
     guest = room.come(10)
-    place = room.place(guest)
+    place = room.place(guest, room.now)
     assert place.position == 2
     assert place.wait_s == pytest.approx(10.0)
     moved = []
     for told_s in (10.1, 8.4, 8.3, 12.4, 12.6):
         guest.told = (2, told_s)
-        moved.append(any(each.guest is guest for each in room.moved()))
+        moved.append(any(each.guest is guest for each in room.moved(room.now)))
     assert moved == [False, False, True, False, True]
     guest.told = (3, 10.0)
-    assert room.place(guest) in room.moved()
+    assert room.place(guest, room.now) in room.moved(room.now)
 
 
 def test_whoever_is_further_back_than_anybody_has_counted_is_told_to_be_last() -> None:
     room = Room(places=10_000)
     guests = [room.come(10) for _ in range(PLACES_KNOWN + 50)]
-    assert len(list(room.places())) == PLACES_KNOWN
-    last = room.place(guests[-1])
+    assert len(list(room.places(room.now))) == PLACES_KNOWN
+    last = room.place(guests[-1], room.now)
     assert last.position == PLACES_KNOWN + 50
     assert last.wait_s == pytest.approx((PLACES_KNOWN + 49) * 0.01)
