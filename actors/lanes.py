@@ -58,7 +58,11 @@ class _Line:
 
 
 class Lanes:
-    """All lanes of a socket. A lane exists while something runs or waits on it."""
+    """All lanes of a socket. A lane exists while something runs or waits on it.
+
+    While `running` of them run, the others wait, except whoever has a deadline and is first in its lane: whether it can
+    be met is for admission to say, at once and not when it has passed, and nobody here keeps an eye on it.
+    """
 
     def __init__(self, *, lanes: int, running: int, waiting_per_lane: int, waiting_bytes: int) -> None:
         self._most_lanes = lanes
@@ -115,7 +119,7 @@ class Lanes:
             lane = self._ready.popleft()
             line = self._lines[lane]
             turn = line.waiting[0]
-            if isinstance(turn, Run) and self._running >= self._most_running:
+            if isinstance(turn, Run) and self._running >= self._most_running and turn.create.deadline_ms is None:
                 self._ready.append(lane)
                 continue
             line.waiting.popleft()

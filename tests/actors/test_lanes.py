@@ -107,6 +107,21 @@ def test_when_enough_run_the_rest_wait_but_refusals_do_not() -> None:
     assert inputs(turns(lanes)) == ["b"]
 
 
+def test_whoever_has_a_deadline_does_not_wait_for_enough_to_end() -> None:
+    lanes = new_lanes(running=1)
+    for name in "ab":
+        lanes.ask(create(name, name), 0.0, 1)
+    hurried = ResponseCreate(stream_id="c", input="c", deadline_ms=300.0)
+    lanes.ask(hurried, 0.0, 1)
+    assert inputs(turns(lanes)) == ["a", "c"]
+    lanes.ask(hurried, 0.0, 1)
+    assert turns(lanes) == [], "its own lane answers one after the other"
+    lanes.ended("a")
+    assert turns(lanes) == [], "c counts among those that run"
+    lanes.ended("c")
+    assert inputs(turns(lanes)) == ["b", "c"]
+
+
 def test_lanes_take_turns_when_few_may_run() -> None:
     lanes = new_lanes(running=1)
     for lane in "ab":
