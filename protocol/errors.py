@@ -242,12 +242,20 @@ def deadline_exceeded(waited_ms: float, deadline_ms: float | None) -> WireError:
     )
 
 
-def deadline_unreachable(estimated_ms: float, deadline_ms: float) -> WireError:
-    """It is not begun. `estimated_ms` is to its first token and, like the deadline, from receiving the request."""
+def deadline_unreachable(estimated_ms: float, deadline_ms: float, *, alone: bool = False) -> WireError:
+    """It is not begun. `estimated_ms` is to its first token and, like the deadline, from receiving the request.
+
+    `alone`: reading the prompt takes longer than the deadline by itself, however little else there is to do.
+    """
+    advice = (
+        "Shorten the input, or raise deadline_ms."
+        if alone
+        else "Raise deadline_ms, or send it again when the server is less busy."
+    )
     return WireError(
         "deadline_exceeded",
         f"The first token would come after about {duration(estimated_ms)}, and the deadline is "
-        f"{duration(deadline_ms)}. Raise deadline_ms, or send it again when the server is less busy.",
+        f"{duration(deadline_ms)}. {advice}",
         "deadline_ms",
     )
 
@@ -280,8 +288,8 @@ def internal_error() -> WireError:
 
 
 def duration(ms: float) -> str:
-    """A time as a reader takes it in: "40 ms", "1.5 s"."""
-    return f"{math.ceil(ms):,} ms" if ms < 100 else f"{ms / 1000:,.1f} s"
+    """A time as a reader takes it in: "40 ms", "1.5 s". Rounded up, but not for what a difference of floats adds."""
+    return f"{math.ceil(ms - 0.001):,} ms" if ms < 100 else f"{ms / 1000:,.1f} s"
 
 
 def shown(text: str, most: int = 80) -> str:

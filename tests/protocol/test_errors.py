@@ -60,6 +60,13 @@ def test_errors_that_pass_say_when_to_try_again() -> None:
     assert errors.server_overloaded("Full", 40.2).message == "Full. Try again in 41 ms."
 
 
+def test_what_floats_add_to_a_time_is_not_said() -> None:
+    for started in (0.0, 103.1, 5e4, 1.7e9):
+        for ms in range(1, 100):
+            assert errors.duration((started + ms / 1e3 - started) * 1e3) == f"{ms} ms"
+    assert [errors.duration(ms) for ms in (0.0, 0.2, 4.01, 99.0, 150.0)] == ["0 ms", "1 ms", "5 ms", "99 ms", "0.1 s"]
+
+
 def test_a_context_too_small_is_said_with_its_numbers() -> None:
     assert errors.context_length_exceeded(9120, 256, 8192).message == (
         "The prompt is 9,120 tokens and max_output_tokens is 256; this model's context is 8,192. "
@@ -119,6 +126,8 @@ def test_a_deadline_that_cannot_be_kept_is_said_with_what_is_expected() -> None:
         "Raise deadline_ms, or send it again when the server is less busy."
     )
     assert (error.code, error.param, error.status) == ("deadline_exceeded", "deadline_ms", 504)
+    alone = errors.deadline_unreachable(12_040, 5_000, alone=True)
+    assert alone.message.endswith("and the deadline is 5.0 s. Shorten the input, or raise deadline_ms.")
 
 
 def test_a_client_s_own_text_is_repeated_only_in_part() -> None:
