@@ -158,7 +158,9 @@ class Credit(SingleControl, frozen=True):
     """scheduler -> admission: how many requests may have been handed over since the worker started, in all.
 
     Running totals, so that a newer one can replace an older one. A next request may come while fewer than `granted`
-    requests and fewer than `tokens` prompt tokens have been handed over: the last one may go over in tokens.
+    requests and fewer than `tokens` prompt tokens have been handed over: the last one may go over in tokens. `tokens`
+    below what has been handed over tells by how much what is unread exceeds what the policy wants: only who is small
+    beside that may come (`WaitingRoom.next`).
     """
 
     granted: int

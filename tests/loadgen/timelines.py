@@ -7,6 +7,8 @@ the shapes, no claim about rota's own scheduler.
 import math
 from collections import deque
 
+from msgspec.structs import replace
+
 from protocol.scenario import Arrival, Scenario, read_scenario
 from protocol.timeline import Life, Timeline, Turn
 
@@ -116,6 +118,4 @@ def crowd(requests: int, policy: str = "fixed_chunk", every_s: float = 0.2) -> T
 
 def as_seen_outside(timeline: Timeline) -> Timeline:
     """What the client of a real server knows of it."""
-    from msgspec.structs import replace
-
     return Timeline(timeline.policy, tuple(replace(life, started_s=None) for life in timeline.lives))
