@@ -6,9 +6,12 @@ import torch
 
 from kernels.checkpoint import Checkpoint
 from kernels.decoder import Decoder, load_decoder
-from kernels.kv_cache import KVCache
+from kernels.native import library
+from kernels.native.build import NotBuilt
+from kernels.native.library import Library
+from kernels.native.stack import NativeStack
 from kernels.quiet import quiet_transformers
-from kernels.runner import Runner
+from kernels.runner import Forward, Runner, TorchForward
 from tests.models import make_small_model
 
 CPU = torch.device("cpu")
@@ -37,6 +40,25 @@ def small_reference(small_folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(small_folder, dtype=torch.float32)
 
 
+@pytest.fixture(scope="session")
+def cpu_kernels() -> Library:
+    """Our own, built if they are not yet. Whoever asks for them is skipped where they cannot be."""
+    try:
+        return library.load()
+    except NotBuilt as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session", params=["torch", "native"])
+def small_forward(request: pytest.FixtureRequest, small_decoder: Decoder) -> Forward:
+    """Each set of kernels in turn, for blocks of 16: a claim about the runner holds for both."""
+    if request.param == "torch":
+        return TorchForward(small_decoder)
+    request.getfixturevalue("cpu_kernels")
+    return NativeStack(small_decoder, threads=1, block_size=16)
+
+
 @pytest.fixture
-def small_runner(small_decoder: Decoder) -> Runner:
-    return Runner(small_decoder, KVCache(small_decoder.layers, 512, 16, torch.float32, CPU))
+def small_runner(small_decoder: Decoder, small_forward: Forward) -> Runner:
+    cache = small_forward.new_cache(small_decoder.layers, 512, 16, torch.float32, CPU)
+    return Runner(small_decoder, cache, small_forward)

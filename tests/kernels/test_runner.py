@@ -1,20 +1,21 @@
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
 from kernels import ModelError
-from kernels.checkpoint import Checkpoint, resolve
+from kernels.checkpoint import resolve
 from kernels.decoder import Decoder, load_decoder
 from kernels.default_model import DEFAULT_MODEL
-from kernels.kv_cache import KVCache
+from kernels.native.stack import NativeStack
 from kernels.quiet import quiet_transformers
-from kernels.runner import Runner, make_runner, measure_working_memory
+from kernels.runner import Forward, Runner, TorchForward, make_runner, measure_working_memory
 from protocol.messages import Chunk, Sampling
 from tests.kernels.driving import Driver
+from tests.kernels.native.decoders import remembered
 
 CPU = torch.device("cpu")
 NEW = 24
@@ -103,8 +104,10 @@ def test_logprobs_are_the_models_own(small_runner: Runner, small_reference: Any)
 def test_a_step_without_sampling_returns_nothing_and_fills_the_cache(small_runner: Runner) -> None:
     table = np.array([3], "<i4").tobytes()
     assert small_runner.run((Chunk("a", 0, np.array([1, 2], "<i4").tobytes(), table),)) == ()
-    assert small_runner.cache.keys[1][3, :2].abs().sum() > 0
-    assert small_runner.cache.keys[1][3, 2:].abs().sum() == 0
+    first, second, *rest = remembered(small_runner.cache, [3], 16)[2]
+    assert first.abs().sum() > 0
+    assert second.abs().sum() > 0
+    assert all(it.count_nonzero() == 0 for it in rest)
     assert small_runner.run(()) == ()
 
 
@@ -129,8 +132,15 @@ def test_a_table_that_does_not_cover_the_chunk_is_an_error(small_runner: Runner)
         small_runner.run((Chunk("a", 0, bytes(4), np.array([512], "<i4").tobytes()),))
 
 
-def test_make_runner_measures_and_divides_memory(small_decoder: Decoder) -> None:
-    runner, budget = make_runner(small_decoder, kv_memory=2**21, block_size=16, max_step_tokens=512, max_step_rows=256)
+def test_make_runner_measures_and_divides_memory(small_decoder: Decoder, small_forward: Forward) -> None:
+    runner, budget = make_runner(
+        small_decoder,
+        forward=small_forward,
+        kv_memory=2**21,
+        block_size=16,
+        max_step_tokens=512,
+        max_step_rows=256,
+    )
     per_block = 2 * 2 * 2 * 16 * 16 * 4
     assert budget.blocks == 2**21 // per_block == runner.cache.blocks
     assert budget.kv_bytes == budget.blocks * per_block == runner.cache.bytes
@@ -139,9 +149,9 @@ def test_make_runner_measures_and_divides_memory(small_decoder: Decoder) -> None
     )
 
 
-def test_working_memory_grows_with_the_step(small_decoder: Decoder) -> None:
-    small = measure_working_memory(small_decoder, 16, 32, 8)
-    large = measure_working_memory(small_decoder, 16, 2048, 8)
+def test_working_memory_grows_with_the_step(small_decoder: Decoder, small_forward: Forward) -> None:
+    small = measure_working_memory(small_decoder, 16, 32, 8, small_forward)
+    large = measure_working_memory(small_decoder, 16, 2048, 8, small_forward)
     assert large > small + 2**20
 
 
@@ -150,26 +160,45 @@ def test_too_little_kv_memory_is_refused_with_the_arithmetic(small_decoder: Deco
         make_runner(small_decoder, kv_memory=2**19, block_size=16, max_step_tokens=64, max_step_rows=8)
 
 
+class Asked(NamedTuple):
+    """The default model, what it is asked and what `generate` answers, as tokens; and the first answer as text."""
+
+    decoder: Decoder
+    prompts: list[list[int]]
+    answers: list[list[int]]
+    text: str
+
+
 @pytest.fixture(scope="module")
-def default_model() -> Checkpoint:
-    quiet_transformers()
-    return resolve(DEFAULT_MODEL)
-
-
-def test_the_default_model_gives_the_tokens_of_generate(default_model: Checkpoint) -> None:
+def default_model() -> Asked:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokeniser: Any = AutoTokenizer.from_pretrained(default_model.folder)
+    quiet_transformers()
+    checkpoint = resolve(DEFAULT_MODEL)
+    tokeniser: Any = AutoTokenizer.from_pretrained(checkpoint.folder)
     questions = ["What is the capital of France?", "Count from one to ten.", "Why? " * 60]
     prompts = [
         tokeniser.apply_chat_template([{"role": "user", "content": it}], add_generation_prompt=True, return_dict=False)
         for it in questions
     ]
-    plain: Any = AutoModelForCausalLM.from_pretrained(default_model.folder, dtype=torch.float32)
+    plain: Any = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=torch.float32)
     answers = expected(plain, prompts, 16)
     del plain
-    decoder = load_decoder(default_model, CPU, torch.float32)
+    decoder = load_decoder(checkpoint, CPU, torch.float32)
     assert decoder.end_tokens == (tokeniser.eos_token_id,)
-    runner = Runner(decoder, KVCache(decoder.layers, 64, 16, torch.float32, CPU))
-    assert [it.answer for it in Driver(runner).generate(prompts, 16, chunk=64, preempt=0.02)] == answers
-    assert "Paris" in tokeniser.decode(answers[0])
+    return Asked(decoder, prompts, answers, tokeniser.decode(answers[0]))
+
+
+@pytest.mark.parametrize("kernels", ["torch", "native"])
+def test_the_default_model_gives_the_tokens_of_generate(
+    kernels: str, default_model: Asked, request: pytest.FixtureRequest
+) -> None:
+    decoder = default_model.decoder
+    forward: Forward = TorchForward(decoder)
+    if kernels == "native":
+        request.getfixturevalue("cpu_kernels")
+        forward = NativeStack(decoder, threads=2, block_size=32)
+    runner = Runner(decoder, forward.new_cache(decoder.layers, 32, 32, torch.float32, CPU), forward)
+    found = Driver(runner).generate(default_model.prompts, 16, chunk=64, preempt=0.02)
+    assert [it.answer for it in found] == default_model.answers
+    assert "Paris" in default_model.text

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.native.library import Library
 from protocol.messages import (
     Chunk,
     FromWorker,
@@ -34,7 +35,7 @@ class Child:
 
     def __init__(self, log: IO[str]) -> None:
         ours, theirs = socket.socketpair()
-        ours.settimeout(60)
+        ours.settimeout(120)
         self.socket = ours
         with theirs:
             self.process = subprocess.Popen(
@@ -92,11 +93,12 @@ def prompt(tokens: list[int], blocks: list[int], sampling: Sampling | None = Non
 def test_it_loads_runs_steps_and_ends_when_the_parent_is_gone(
     child: Child, log: Path, small_folder: Path, small_reference: Any
 ) -> None:
-    ready = child.load(str(small_folder))
+    ready = child.load(str(small_folder), kernels="torch")
+    assert ready.kernels == "plain torch"
     assert ready.device == "cpu"
     assert ready.dtype == "float32"
     assert (ready.max_context, ready.vocabulary, ready.end_tokens) == (2048, 258, (257,))
-    assert (ready.blocks, ready.kv_bytes) == (2**22 // 8192, 2**22)
+    assert (ready.blocks, ready.kv_bytes) == (2**22 // 16384, 2**22)
     assert ready.working_bytes > 0
     assert 0 < ready.first_step_s < 5
     child.process.send_signal(signal.SIGINT)  # Ctrl-C is the parent's business
@@ -132,12 +134,21 @@ def test_it_refuses_after_the_model_was_found(child: Child, small_folder: Path) 
     assert "Not one request of the full context fits: 2,048 tokens" in refused.message
 
 
-def test_a_step_that_cannot_be_run_ends_it_with_a_traceback(child: Child, log: Path, small_folder: Path) -> None:
-    child.load(str(small_folder))
-    child.send(Step(1, (prompt([1] * 40, [0]),)))
+def test_on_our_own_kernels_it_runs_the_same_and_a_step_that_cannot_be_run_ends_it_with_a_traceback(
+    child: Child, log: Path, small_folder: Path, small_reference: Any, cpu_kernels: Library
+) -> None:
+    assert child.load(str(small_folder), kernels="native").kernels.startswith("our CPU kernels on vectors")
+    child.send(Step(1, (prompt([1, 2, 3], [7], Sampling()), prompt([4], [9]))))
+    done = child.receive()
+    assert isinstance(done, StepDone)
+    with torch.inference_mode():
+        logits = small_reference(input_ids=torch.tensor([[1, 2, 3]])).logits[0, -1]
+    assert [it.token for it in done.tokens] == [int(logits.argmax())]
+    assert log.read_text() == ""
+    child.send(Step(2, (prompt([1] * 40, [0]),)))
     assert child.receive() is None
     assert child.process.wait(20) not in (0, 3)
-    assert "ValueError: 1 blocks of 16 do not cover" in log.read_text()
+    assert "ValueError: 1 blocks of 32 do not cover" in log.read_text()
 
 
 def test_it_ends_at_once_when_nobody_loads_anything(child: Child) -> None:
@@ -169,7 +180,7 @@ def test_it_dies_with_its_parent_even_when_the_socket_stays_open(small_folder: P
             worker = int(parent.stdout.readline())
             body = msgspec.msgpack.encode(LoadModel(str(small_folder), device="cpu", dtype="float32"))
             ours.sendall(struct.pack("<I", len(body)) + body)
-            ours.settimeout(60)
+            ours.settimeout(120)
             assert ours.recv(4), "it has started"
             watch = os.pidfd_open(worker)
             parent.kill()
