@@ -4,7 +4,9 @@ Knows the three wishes (auto, native, torch), tries our own on a few tokens befo
 sentence why it does without. Does not know what they do.
 """
 
-from typing import NamedTuple
+import copy
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,14 +64,27 @@ def _native(decoder: Decoder, threads: int, block_size: int) -> NativeStack:
         raise Unknown(f"it is in {str(decoder.dtype).removeprefix('torch.')}")
     stack = NativeStack(decoder, threads=threads, block_size=block_size)
     apart = distance(stack, TorchForward(decoder), decoder, block_size)
-    if not apart <= FAR_APART[decoder.dtype]:
+    if not apart <= FAR_APART[decoder.dtype] and not _as_near_as_torch(stack, decoder, block_size):
         raise Failed(f"their answer to {TRIED} tokens is {apart:.2g} away from torch's, which is a defect of theirs")
     return stack
 
 
+def _as_near_as_torch(stack: NativeStack, decoder: Decoder, block_size: int) -> bool:
+    """Whether what is far from torch's bfloat16 is no further from float32 than that: a deep model's own noise."""
+    if decoder.dtype is torch.float32:
+        return False
+    model: Any = copy.deepcopy(decoder.model).float()
+    whole = replace(decoder, model=model, body=model.base_model, dtype=torch.float32)
+    precise = TorchForward(whole)
+    ours = distance(stack, precise, decoder, block_size, whole)
+    torchs = distance(TorchForward(decoder), precise, decoder, block_size, whole)
+    return ours <= 1.5 * torchs
+
+
 @torch.inference_mode()
-def distance(one: Forward, other: Forward, decoder: Decoder, block_size: int) -> float:
-    """How far apart the logits of two are after some tokens, as a share of their norm."""
+def distance(one: Forward, other: Forward, decoder: Decoder, block_size: int, of_other: Decoder | None = None) -> float:
+    """How far apart the logits of two are after some tokens, as a share of the other's norm. `of_other`: its decoder,
+    where that is another."""
     count = min(TRIED, decoder.max_context)
     ids = np.random.default_rng(0).integers(0, decoder.vocabulary, count).astype("<i4")
     blocks = -(-count // block_size)
@@ -77,8 +92,8 @@ def distance(one: Forward, other: Forward, decoder: Decoder, block_size: int) ->
     # In two pieces, so that the second reads what the first has written.
     first = count // 2
     found = []
-    for forward in (one, other):
-        cache = forward.new_cache(decoder.layers, blocks, block_size, decoder.dtype, decoder.device)
+    for forward, its in ((one, decoder), (other, of_other or decoder)):
+        cache = forward.new_cache(its.layers, blocks, block_size, its.dtype, its.device)
         for start, end in ((0, first), (first, count)):
             if start < end:
                 chunk = Chunk("tried", start, ids[start:end].tobytes(), table)

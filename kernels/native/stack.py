@@ -16,10 +16,12 @@ from kernels.decoder import Decoder
 from kernels.kv_cache import KVCache, LayerShape, zeros
 from kernels.native import library
 from kernels.native.library import WISH, Best, LayerWeights, Shape, Step, Unit
-from kernels.native.structure import Structure, rotations, structure_of
+from kernels.native.structure import Structure, Unknown, rotations, structure_of
 from kernels.sampling import greedy, sample, uniform
 from protocol.messages import SampledToken, Sampling
 
+LANES = 16
+"""Tokens whose keys lie together: LANES in simd.h."""
 NO_WISHES = np.empty(0, WISH)
 TILE_TOKENS = 32
 """Tiles multiply 32 tokens' values at once, which therefore lie together: a block is a multiple of this."""
@@ -30,6 +32,8 @@ class TiledKVCache(KVCache):
 
     `keys[layer]` and `values[layer]` are views `[blocks, kv_heads, block_size * head_dim]`, each block and head of the
     values behind its keys.
+
+    What is masked away in attention still takes part as 0 x value. Nothing infinite is ever written here (cache.h).
     """
 
     def _allocate(self, layer: LayerShape) -> tuple[Tensor, Tensor]:
@@ -49,10 +53,13 @@ class NativeStack:
         machine, Unknown when the model is not one it can run, Failed when there is not the memory."""
         lib = library.load()
         structure = structure_of(decoder)
+        if block_size % LANES:
+            raise Unknown(f"its cache has blocks of {block_size} tokens, and they know multiples of {LANES}")
         cosines, sines = rotations(decoder)
         self._lib = lib
         self._kept = (structure.embedding.detach(), cosines, sines)  # read in every step
         self._vocabulary = decoder.vocabulary
+        self._positions = decoder.max_context
         self._block_size = block_size
         self.unit = best_unit(structure, block_size, lib.best) if unit is None else unit
         shape = Shape(
@@ -137,6 +144,10 @@ class NativeStack:
         get their likeliest token; returns what was chosen, in this order."""
         if cache is not self._cache:
             self._read_from(cache)
+        if not 0 <= batch.ids.min() <= batch.ids.max() < self._vocabulary:
+            raise ValueError(f"a token is outside 0 .. {self._vocabulary - 1}")
+        if not 0 <= batch.positions.min() <= batch.positions.max() < self._positions:
+            raise ValueError(f"a position is outside 0 .. {self._positions - 1}")
         kept = np.array(rows, np.int32)
         if self._logits.shape[0] < told + len(wishes):
             # Kept for the next time: new pages would be zeroed by the system first, in every step.

@@ -124,14 +124,14 @@ def _only(module: nn.Module, *names: str, optional: tuple[str, ...] = ()) -> Non
 
 def _linear(module: object, name: str, *, bias: bool = True) -> Tensor:
     if type(module) is not nn.Linear or (module.bias is not None and not bias):
-        raise Unknown(f"it has a {name} of another kind")
+        raise Unknown(f"its {name} is of another kind")
     return module.weight
 
 
 def _norm(module: object, name: str) -> Tensor:
     weight = getattr(module, "weight", None)
     if not (type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")):
-        raise Unknown(f"it has a {name} that is no RMS norm")
+        raise Unknown(f"its {name} is no RMS norm")
     assert isinstance(weight, Tensor)
     return weight
 

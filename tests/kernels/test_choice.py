@@ -171,3 +171,15 @@ def test_a_context_shorter_than_what_is_tried_is_tried_whole(tmp_path: Path, cpu
         decoder = make_decoder(tmp_path / str(context), torch.float32, **settings)
         native = NativeStack(decoder, threads=1, block_size=32)
         assert distance(native, TorchForward(decoder), decoder, 32) < FAR_APART[torch.float32]
+
+
+def test_a_deep_model_whose_bfloat16_is_noisy_is_not_taken_for_a_wrong_answer(tmp_path: Path) -> None:
+    from kernels.checkpoint import Checkpoint
+    from kernels.decoder import load_decoder
+    from tests.models import make_small_model
+
+    folder = make_small_model(tmp_path / "deep", num_hidden_layers=24)
+    decoder = load_decoder(Checkpoint("deep", folder), torch.device("cpu"), torch.bfloat16)
+    ours = NativeStack(decoder, threads=1, block_size=32)
+    assert distance(ours, TorchForward(decoder), decoder, 32) > FAR_APART[torch.bfloat16]
+    assert isinstance(choose_forward("native", decoder, 1, 32).forward, NativeStack)

@@ -1,14 +1,16 @@
 """What the CPU kernels compute is what torch computes."""
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
 
 from kernels.batch import batch_of
 from kernels.kv_cache import KVCache, block_bytes
-from kernels.native.library import Unit
+from kernels.native.library import Library, Unit
 from kernels.native.stack import NativeStack, TiledKVCache
+from kernels.native.structure import Unknown
 from kernels.runner import TorchForward
 from tests.kernels.native.claims import FLOAT32_APART, assert_torchs_logits
 from tests.kernels.native.decoders import (
@@ -23,6 +25,8 @@ from tests.kernels.native.decoders import (
     Stacks,
     Way,
     apart,
+    heads,
+    make_decoder,
     new_cache,
     remembered,
     step,
@@ -142,3 +146,17 @@ def test_left_to_itself_it_takes_the_best_that_fits(dtype: torch.dtype, decoders
         assert unit("llama, heads of 64", 32) is Unit.VECTORS
     assert unit("llama, heads of 64", 16) is Unit.VECTORS
     assert unit("llama, heads of 16", 32) is Unit.VECTORS
+
+
+def test_blocks_that_keys_would_reach_over_are_refused(tmp_path: Path, cpu_kernels: Library) -> None:
+    decoder = make_decoder(tmp_path / "model", torch.float32, "llama", **heads(4, 2, 32))
+    with pytest.raises(Unknown, match="blocks of 24 tokens"):
+        NativeStack(decoder, threads=1, block_size=24)
+
+
+@pytest.mark.parametrize("token", [-1, 1 << 20])
+def test_a_token_outside_the_vocabulary_is_an_error(token: int, tmp_path: Path, cpu_kernels: Library) -> None:
+    decoder = make_decoder(tmp_path / "model", torch.float32, "llama", **heads(4, 2, 32))
+    forward = NativeStack(decoder, threads=1, block_size=32)
+    with pytest.raises(ValueError, match="outside 0"):
+        step(forward, new_cache(forward, decoder, 2, 32), [Part([token], 0, 1, [0])])

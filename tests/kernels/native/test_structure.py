@@ -62,7 +62,7 @@ def test_a_layer_has_the_tensors_that_its_family_has(family: str, more: set[str]
         ({"model_type": "granite"}, "of type 'granite'"),
         ({"model_type": "gemma3_text"}, "of type 'gemma3_text'"),
         ({"model_type": "llama", "hidden_act": "gelu"}, "GELUActivation between its products, and they know SiLU"),
-        ({"model_type": "llama", "mlp_bias": True}, "a gate of another kind"),
+        ({"model_type": "llama", "mlp_bias": True}, "its gate is of another kind"),
         ({"model_type": "llama", "head_dim": 8}, "heads of 8, and they know 16 and the multiples of 32 up to 256"),
         ({"model_type": "llama", "head_dim": 48}, "heads of 48"),
         ({"model_type": "llama", "head_dim": 288}, "heads of 288"),
@@ -72,7 +72,7 @@ def test_a_layer_has_the_tensors_that_its_family_has(family: str, more: set[str]
 )
 def test_what_they_do_not_know_is_refused_in_a_clause(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
     decoder = make_decoder(tmp_path, torch.float32, **{**heads(4, 2, 16), **settings})
-    with pytest.raises(Unknown, match=f"^it (is|has) .*{why}"):
+    with pytest.raises(Unknown, match=f"^(it (is|has) .*)?{why}"):
         structure_of(decoder)
 
 
@@ -131,11 +131,11 @@ def other_scale(decoder: Decoder) -> None:
     [
         (extra_child, r"a LlamaAttention built otherwise \(sinks\)$"),
         (extra_layer_part, r"a LlamaDecoderLayer built otherwise \(post_feedforward_layernorm\)$"),
-        (other_linear, "a out of another kind"),
-        (other_norm, "a input_layernorm that is no RMS norm"),
-        (last_norm, "a norm that is no RMS norm"),
+        (other_linear, "its out is of another kind"),
+        (other_norm, "its input_layernorm is no RMS norm"),
+        (last_norm, "its norm is no RMS norm"),
         (other_embedding, "an embedding or a head of another kind"),
-        (head_with_bias, "a lm_head of another kind"),
+        (head_with_bias, "its lm_head is of another kind"),
         (bias_on_the_key_alone, "biases on some of query, key and value"),
         (other_epsilon, "layers that differ from one another"),
         (other_scale, "layers that differ from one another"),
@@ -147,7 +147,7 @@ def test_a_model_of_a_known_type_that_is_built_otherwise_is_refused(
     decoder = make_decoder(tmp_path, torch.float32, "llama", **heads(4, 2, 16))
     structure_of(decoder)
     change(decoder)
-    with pytest.raises(Unknown, match=f"^it has {why}"):
+    with pytest.raises(Unknown, match=f"^(it has )?{why}"):
         structure_of(decoder)
 
 
