@@ -71,6 +71,7 @@ class WorkerProcess:
     def start(self, load: LoadModel, deliver: Callable[[FromWorker], None], gone: Callable[[str], None]) -> None:
         assert self._task is None or self._task.done(), "one worker at a time"
         self._to_be_killed = False
+        self._writer = None
         self._task = asyncio.create_task(self._live(load, deliver, gone), name="worker process")
 
     def send(self, step: Step) -> None:
@@ -112,9 +113,12 @@ class WorkerProcess:
             theirs.close()
         if self._to_be_killed:
             self.kill()
-        reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._write(load)
-        why = await self._read(reader, deliver)
+        try:
+            reader, self._writer = await asyncio.open_connection(sock=ours)
+            self._write(load)
+            why = await self._read(reader, deliver)
+        except Exception as error:  # noqa: BLE001 nobody waits for this task: only `gone` is ever heard of
+            why = f"the worker process could not be spoken to: {error}"
         if why is None:
             # Python closes its sockets before it has ended: a kill now would take the place of its exit code.
             with contextlib.suppress(TimeoutError):
@@ -122,11 +126,17 @@ class WorkerProcess:
         # Whoever closed its end of the pair without ending cannot be spoken to any more.
         self.kill()
         code = await self._process.wait()
+        await self._hang_up(ours)
+        if not self._abandoned:
+            gone(why or _ending(code))
+
+    async def _hang_up(self, ours: socket.socket) -> None:
+        if self._writer is None:
+            ours.close()
+            return
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
-        if not self._abandoned:
-            gone(why or _ending(code))
 
     async def _read(self, reader: asyncio.StreamReader, deliver: Callable[[FromWorker], None]) -> str | None:
         """Deliver frames until the child closes its end. A reason when what it wrote cannot be understood."""

@@ -214,6 +214,24 @@ async def test_a_command_that_is_not_there_is_an_end_with_a_reason() -> None:
     await process.close()
 
 
+async def test_what_cannot_be_said_to_the_child_ends_it_with_a_reason() -> None:
+    process, heard = child(ECHO), Heard()
+    process.start(LoadModel("tiny", kv_memory=2**64), heard.messages.put_nowait, heard.end)
+    assert (await heard.ending()).startswith("the worker process could not be spoken to: ")
+    assert process.pid is None
+    await process.close()
+
+
+async def test_a_message_that_cannot_be_taken_ends_the_child_with_a_reason() -> None:
+    def refuse(message: FromWorker) -> None:
+        raise ValueError("not now")
+
+    process, heard = child(ECHO), Heard()
+    process.start(LoadModel("tiny"), refuse, heard.end)
+    assert await heard.ending() == "the worker process could not be spoken to: not now"
+    await process.close()
+
+
 async def test_another_can_be_started_when_the_first_is_gone() -> None:
     async with running(ECHO) as (process, heard):
         first = await pid_of(heard)
