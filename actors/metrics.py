@@ -3,11 +3,37 @@
 Knows names, units and buckets; the table in CONTRIBUTING.md says what each means. Knows nothing of who counts.
 """
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import INF, floatToGoString
 
 _LATENCY_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2, 5, 10, 30, 60)
+
+
+class TokenHistogram(Collector):
+    """A histogram of something that happens with every token. Prometheus' own takes locks, which costs ten times as
+    much; here everyone observes on the event loop, which also answers the scrape."""
+
+    def __init__(self, name: str, documentation: str, *, buckets: Sequence[float], registry: CollectorRegistry) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._bounds = (*buckets, INF)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, amount: float) -> None:
+        self._counts[bisect_left(self._bounds, amount)] += 1
+        self._sum += amount
+
+    def collect(self) -> Iterable[Metric]:
+        buckets = zip(map(floatToGoString, self._bounds), map(float, accumulate(self._counts)), strict=True)
+        yield HistogramMetricFamily(self._name, self._documentation, buckets=list(buckets), sum_value=self._sum)
 
 
 class Metrics:
@@ -29,7 +55,7 @@ class Metrics:
             buckets=_LATENCY_S,
             registry=r,
         )
-        self.gap = Histogram(
+        self.gap = TokenHistogram(
             "rota_inter_token_gap_seconds", "Between two tokens of one answer.", buckets=_LATENCY_S, registry=r
         )
         self.queue = Histogram(
@@ -60,13 +86,17 @@ class Metrics:
             "rota_mailbox_waited_seconds_total", "Time messages spent waiting, summed.", ["actor", "lane"], registry=r
         )
 
-        self._queued: dict[str, int] = {}
+        self._queued: dict[str, Callable[[], int]] = {}
+        self.requests.labels("queued").set_function(lambda: sum(count() for count in self._queued.values()))
         self._before_scrape: list[Callable[[], None]] = []
 
     def count_queued(self, holder: str, count: int) -> None:
         """How many requests wait for their first step at `holder`: the gauge is the sum over all holders."""
+        self._queued[holder] = lambda: count
+
+    def queued_at(self, holder: str, count: Callable[[], int]) -> None:
+        """The same, for a holder that is asked at every exposition and need not keep count."""
         self._queued[holder] = count
-        self.requests.labels("queued").set(sum(self._queued.values()))
 
     def before_scrape(self, update: Callable[[], None]) -> None:
         """Call `update` before every exposition, for gauges that nobody keeps up to date otherwise."""

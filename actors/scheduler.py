@@ -4,6 +4,7 @@ A thin shell around `scheduling/schedule.py`: it turns messages into calls and r
 sockets, text or tensors.
 """
 
+from functools import partial
 from typing import ClassVar, assert_never
 
 from actors.actor import Actor, Address, Clock, Fate, Mailbox
@@ -116,6 +117,7 @@ class Scheduler(Actor[SchedulerInbox]):
         self._preemptions_counted = 0
         self._unstarted: dict[RequestId, Sequence] = {}
         self._ends_to_say: list[tuple[RequestId, FinishReason]] = []
+        self._show_gauges()
 
     def handle(self, message: SchedulerInbox) -> None:
         match message:
@@ -238,7 +240,9 @@ class Scheduler(Actor[SchedulerInbox]):
             taken = self._executor.offer(step)
             assert taken, "the executor's lane holds every step that may be in flight"
         self._grant()
-        self._count()
+        if self._schedule.preemptions > self._preemptions_counted:
+            self._metrics.preemptions.inc(self._schedule.preemptions - self._preemptions_counted)
+            self._preemptions_counted = self._schedule.preemptions
 
     def _tokens_under_way_fit(self) -> bool:
         """Whether one more `Tokens` can be sent beside those that the steps in flight will bring."""
@@ -321,17 +325,17 @@ class Scheduler(Actor[SchedulerInbox]):
             AuditReport(request.at, pool.free, pool.cached, pool.used, pool.total, self._schedule.requests)
         )
 
-    def _count(self) -> None:
-        pool = self._schedule.pool
-        blocks = self._metrics.kv_blocks
-        for state, count in (("free", pool.free), ("cached", pool.cached), ("used", pool.used)):
-            blocks.labels(state).set(count)
-        lives = dict.fromkeys(State, 0)
-        for sequence in self._schedule.sequences:
-            lives[sequence.state] += 1
-        self._metrics.count_queued(self.name, lives[State.QUEUED])
+    def _show_gauges(self) -> None:
+        """What is counted when somebody asks, not after every message: all sequences are looked at."""
+        for state, blocks in (
+            ("free", lambda: self._schedule.pool.free),
+            ("cached", lambda: self._schedule.pool.cached),
+            ("used", lambda: self._schedule.pool.used),
+        ):
+            self._metrics.kv_blocks.labels(state).set_function(blocks)
+        self._metrics.queued_at(self.name, partial(self._living, State.QUEUED))
         for life in (State.PREFILLING, State.DECODING, State.PREEMPTED):
-            self._metrics.requests.labels(life.value).set(lives[life])
-        if self._schedule.preemptions > self._preemptions_counted:
-            self._metrics.preemptions.inc(self._schedule.preemptions - self._preemptions_counted)
-            self._preemptions_counted = self._schedule.preemptions
+            self._metrics.requests.labels(life.value).set_function(partial(self._living, life))
+
+    def _living(self, life: State) -> int:
+        return sum(sequence.state is life for sequence in self._schedule.sequences)
