@@ -16,8 +16,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextvars import copy_context
 from enum import Enum
-from typing import ClassVar, Generic, Protocol, TypeVar, cast
+from functools import partial
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import structlog
 from msgspec import Struct
@@ -56,10 +58,15 @@ class _Lane:
         self.waited_s = 0.0
         self.longest_wait_s = 0.0
 
-    def count(self, waited_s: float) -> None:
+    def put(self, depth: int) -> None:
+        if depth > self.high_water:
+            self.high_water = depth
+
+    def take(self, waited_s: float) -> None:
         self.taken += 1
         self.waited_s += waited_s
-        self.longest_wait_s = max(self.longest_wait_s, waited_s)
+        if waited_s > self.longest_wait_s:
+            self.longest_wait_s = waited_s
 
     def statistics(self, depth: int) -> LaneStatistics:
         return LaneStatistics(depth, self.high_water, self.taken, self.refused, self.waited_s, self.longest_wait_s)
@@ -81,22 +88,24 @@ class Mailbox(Generic[Inbox]):
     def __init__(self, clock: Clock, capacity: int) -> None:
         self._clock = clock
         self.capacity = capacity
-        self._control: OrderedDict[tuple[type, object], tuple[float, object]] = OrderedDict()
-        self._data: deque[tuple[float, object]] = deque()
-        self._slots: OrderedDict[tuple[type, object], tuple[float, object]] = OrderedDict()
-        self._lanes = {"control": _Lane(), "data": _Lane(), "slots": _Lane()}
-        self._waiter: asyncio.Future[None] | None = None
+        self._control: OrderedDict[tuple[type, object], tuple[float, Any]] = OrderedDict()
+        self._data: deque[tuple[float, Any]] = deque()
+        self._slots: OrderedDict[tuple[type, object], tuple[float, Any]] = OrderedDict()
+        self._control_lane, self._data_lane, self._slots_lane = _Lane(), _Lane(), _Lane()
+        self._wake: Callable[[], object] | None = None
+        """Tells whoever waits for a message, once, that there is one."""
         self._taking = False
 
     def offer(self, message: Data) -> bool:
         """Put a data message at the end of its lane. False, and nothing put, when the lane is full."""
-        lane = self._lanes["data"]
         if len(self._data) >= self.capacity:
-            lane.refused += 1
+            self._data_lane.refused += 1
             return False
         self._data.append((self._clock(), message))
-        lane.high_water = max(lane.high_water, len(self._data))
-        self._wake()
+        self._data_lane.put(len(self._data))
+        if self._wake is not None:
+            wake, self._wake = self._wake, None
+            wake()
         return True
 
     def tell(self, message: Control | Merging) -> None:
@@ -106,42 +115,86 @@ class Mailbox(Generic[Inbox]):
             # The newer one stands where it was said, behind what was said before it, and keeps the age of the older.
             replaced = self._control.pop(key, None)
             self._control[key] = (self._clock() if replaced is None else replaced[0], message)
-            self._lanes["control"].high_water = max(self._lanes["control"].high_water, len(self._control))
+            self._control_lane.put(len(self._control))
         elif key in self._slots:
             since, waiting = self._slots[key]
             self._slots[key] = (since, cast(_Joins, waiting).join(message))
         else:
             self._slots[key] = (self._clock(), message)
-            self._lanes["slots"].high_water = max(self._lanes["slots"].high_water, len(self._slots))
-        self._wake()
+            self._slots_lane.put(len(self._slots))
+        if self._wake is not None:
+            wake, self._wake = self._wake, None
+            wake()
 
     async def take(self) -> Inbox:
         """The next message, waiting for one if need be. One taker at a time.
 
-        Other tasks get a turn before every message. A cancelled `take` takes nothing: the message is removed only
-        after the last await, and handed over in the same breath.
+        Other tasks get a turn before every message: while it waits for one, or else for that alone. A cancelled `take`
+        takes nothing: the message is removed only after the last await, and handed over in the same breath.
         """
-        assert not self._taking, "a mailbox has one taker"
-        self._taking = True
+        self._begin_taking()
         try:
-            await asyncio.sleep(0)
+            if self._control or self._data or self._slots:
+                await asyncio.sleep(0)
             while not (self._control or self._data or self._slots):
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
+                came = asyncio.Event()
+                self._wake = came.set
+                await came.wait()
         finally:
-            self._taking = False
-            self._waiter = None
+            self._end_taking()
         return self._pop()
 
+    async def each(self, handle: Callable[[Inbox], None]) -> None:
+        """Give every message to `handle`, until cancelled; raises what `handle` raises. One taker at a time.
+
+        Every message is handled in a turn of the event loop of its own, and none after the cancel. No task is woken
+        for it: that takes longer than most messages take to be handled.
+        """
+        self._begin_taking()
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[Exception] = loop.create_future()
+
+        def turn() -> None:
+            if over.done():
+                return
+            try:
+                if self._control or self._data or self._slots:
+                    handle(self._pop())
+            except Exception as error:  # noqa: BLE001  passed on, to whoever awaits
+                over.set_result(error)
+                return
+            if self._control or self._data or self._slots:
+                come()
+            else:
+                self._wake = come
+
+        # In a context of its own: that of whoever sends a message is not for whoever handles it.
+        come = partial(loop.call_soon, turn, context=copy_context())
+        come()
+        try:
+            error = await over
+        finally:
+            self._end_taking()
+        raise error
+
+    def _begin_taking(self) -> None:
+        assert not self._taking, "a mailbox has one taker"
+        self._taking = True
+
+    def _end_taking(self) -> None:
+        self._taking = False
+        self._wake = None
+
     def _pop(self) -> Inbox:
+        message: Inbox
         if self._control:
-            lane, (since, message) = "control", self._control.popitem(last=False)[1]
+            lane, (since, message) = self._control_lane, self._control.popitem(last=False)[1]
         elif self._data:
-            lane, (since, message) = "data", self._data.popleft()
+            lane, (since, message) = self._data_lane, self._data.popleft()
         else:
-            lane, (since, message) = "slots", self._slots.popitem(last=False)[1]
-        self._lanes[lane].count(self._clock() - since)
-        return cast(Inbox, message)
+            lane, (since, message) = self._slots_lane, self._slots.popitem(last=False)[1]
+        lane.take(self._clock() - since)
+        return message
 
     def clear(self) -> None:
         """Forget everything that waits: the actor that would have handled it starts anew."""
@@ -156,12 +209,11 @@ class Mailbox(Generic[Inbox]):
 
     def statistics(self) -> dict[str, LaneStatistics]:
         """Depth, high-water mark and waits of each lane, by name: control, data, slots."""
-        depths = {"control": len(self._control), "data": len(self._data), "slots": len(self._slots)}
-        return {name: lane.statistics(depths[name]) for name, lane in self._lanes.items()}
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        return {
+            "control": self._control_lane.statistics(len(self._control)),
+            "data": self._data_lane.statistics(len(self._data)),
+            "slots": self._slots_lane.statistics(len(self._slots)),
+        }
 
 
 class Address(Generic[InboxIn]):
@@ -179,7 +231,7 @@ class Address(Generic[InboxIn]):
 
     def tell(self, message: InboxIn) -> None:
         """Send a control or merging message; it is always taken."""
-        assert isinstance(message, Control | Merging), f"{type(message).__name__} may be refused: offer it"
+        assert isinstance(message, (Control, Merging)), f"{type(message).__name__} may be refused: offer it"
         self._mailbox.tell(message)
 
 
@@ -221,12 +273,13 @@ class Actor(ABC, Generic[Inbox]):
 
     async def run(self) -> None:
         """Handle messages until cancelled. Raises what `handle` raised when the fate is the worker's."""
-        while True:
-            message = await self._mailbox.take()
-            try:
-                self.handle(message)
-            except Exception as error:
-                log.exception("actor.failed", actor=self.name, message=type(message).__name__)
-                if self.fate is Fate.WORKER:
-                    raise
-                self.lose(message, error)
+        await self._mailbox.each(self._handle_or_lose)
+
+    def _handle_or_lose(self, message: Inbox) -> None:
+        try:
+            self.handle(message)
+        except Exception as error:
+            log.exception("actor.failed", actor=self.name, message=type(message).__name__)
+            if self.fate is Fate.WORKER:
+                raise
+            self.lose(message, error)

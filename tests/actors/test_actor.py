@@ -1,6 +1,7 @@
 """The law of mailboxes: what overtakes what, what is lost (nothing), and what a cancel does."""
 
 import asyncio
+from contextvars import ContextVar
 from typing import ClassVar
 
 import pytest
@@ -224,6 +225,28 @@ async def test_others_get_a_turn_before_every_message() -> None:
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_handler_sees_nothing_of_the_context_of_whoever_sent() -> None:
+    whose = ContextVar("whose", default="nobody's")
+    seen: list[str] = []
+
+    class Looking(Keeper):
+        def handle(self, message: Inbox) -> None:
+            seen.append(whose.get())
+            super().handle(message)
+
+    keeper = Looking()
+    whose.set("its own")
+    task = asyncio.create_task(keeper.run())
+    await asyncio.sleep(0)
+    for number in range(2):
+        whose.set("the sender's")
+        keeper.address.offer(step(number))
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert seen == ["its own"] * 2
 
 
 Move = st.sampled_from(["turn", "step", "cancel message", "cancel task"])
