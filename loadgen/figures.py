@@ -139,6 +139,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     timeout_s: float
     api: Api = "responses"
+    null_executor: bool = False
+    """The server was started for the run, and its worker made every token up at once."""
 
 
 class SocketCounts(msgspec.Struct, frozen=True, kw_only=True):

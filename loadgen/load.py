@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 from rich.console import Console
 
 from loadgen.chat import ChatSocket, chat_body
@@ -42,6 +43,7 @@ from loadgen.command_line import (
     write_file,
 )
 from loadgen.figures import Api, Exchange, Load, Report, StoppedBy, report
+from loadgen.own_server import own_server
 from loadgen.progress import Board, Display, display
 from loadgen.prompts import prompt
 from loadgen.tables import print_report
@@ -49,6 +51,7 @@ from loadgen.tables import print_report
 TICK_S = 0.1
 """How often the progress is drawn and the event loop's lag sampled."""
 SPARE_FILES = 64
+NULL_EXECUTOR = ("--kernels", "none")
 
 ALL_FINISHED, SOME_DID_NOT, NO_RUN = 0, 1, 2
 """Exit codes: every request finished; some failed, were refused, dropped or cut off; usage or connection error."""
@@ -73,12 +76,18 @@ class Run:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `rota load`."""
     add = parser.add_argument
-    add(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "url",
         nargs="?",
         default=DEFAULT_SERVER,
         metavar="URL",
         help="the server, as ws:// or http:// URL or host:port (default: %(default)s)",
+    )
+    where.add_argument(
+        "--null-executor",
+        action="store_true",
+        help="start a server for this run, whose worker makes every token up at once: what all but the model takes",
     )
     add(
         "--api",
@@ -168,13 +177,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _figures_of(args: argparse.Namespace) -> Report:
-    url = allowed_url(args.url, args.anywhere, args.api)
+    if args.null_executor and args.api != "responses":
+        raise Misuse("--null-executor starts a rota of its own, and that speaks --api responses only.")
+    url = "" if args.null_executor else allowed_url(args.url, args.anywhere, args.api)
     if args.json is not None:
         check_folder(args.json)
     allow_files(args.sockets + SPARE_FILES, "lower --sockets")
+    model = args.model or ""
+    if not (model or args.null_executor):
+        model = first_model(url, args.key, min(CONNECT_TIMEOUT_S, args.timeout_s))
     load = Load(
         url=url,
-        model=args.model or first_model(url, args.key, min(CONNECT_TIMEOUT_S, args.timeout_s)),
+        model=model,
         sockets=args.sockets,
         requests_per_socket=args.requests,
         max_output_tokens=args.max_output_tokens,
@@ -185,10 +199,18 @@ def _figures_of(args: argparse.Namespace) -> Report:
         seed=random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed,
         timeout_s=args.timeout_s,
         api=args.api,
+        null_executor=args.null_executor,
     )
     shown = display(Console(stderr=True), args.quiet)
     with shown, asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(measure(load, args.key, shown, args.prompt))
+        alone = _without_a_model if args.null_executor else measure
+        return runner.run(alone(load, args.key, shown, args.prompt))
+
+
+async def _without_a_model(load: Load, key: str | None, shown: Display, text: str | None) -> Report:
+    """Start a server that needs none, and `measure`."""
+    async with own_server(NULL_EXECUTOR) as server:
+        return await measure(msgspec.structs.replace(load, url=server.url, model=server.model), key, shown, text)
 
 
 async def measure(load: Load, key: str | None, shown: Display, text: str | None = None) -> Report:

@@ -28,8 +28,9 @@ def heading(report: Report) -> str:
     load = report.load
     prompt = "one prompt for all" if load.prompt_tokens is None else f"prompts of ~{load.prompt_tokens} tokens"
     length = "" if load.ignore_eos else "at most "
+    to = "actors alone, every token made up at once" if load.null_executor else f"{load.model} at {load.url}"
     return (
-        f"{load.sockets} sockets x {load.requests_per_socket} requests to {load.model} at {load.url}: "
+        f"{load.sockets} sockets x {load.requests_per_socket} requests to {to}: "
         f"{prompt}, {length}{load.max_output_tokens} output tokens, seed {load.seed}"
     )
 

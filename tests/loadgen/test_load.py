@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.sync.server import ServerConnection
 
+from loadgen import own_server
 from loadgen.client import request_body
 from loadgen.command_line import DEFAULT_SERVER, DEFAULT_URL, Misuse, is_loopback, server_url
 from loadgen.figures import Exchange, Load, Report
@@ -403,6 +404,41 @@ def test_an_interrupt_before_the_run_is_a_sentence(
     monkeypatch.setattr("loadgen.load.first_model", interrupted)
     assert run(parsed()) == 2
     assert capsys.readouterr().err == "Stopped by hand, without figures.\n"
+
+
+# -- the actors alone
+
+
+def test_without_a_model_a_server_is_started_for_the_run_and_the_table_says_so(
+    figures_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with scripted_server(answer) as server:
+        asked = tmp_path / "asked"
+        ready = json.dumps({"event": "engine.ready", "url": server.url, "model": "m"})
+        script = (
+            f"import pathlib, signal, sys; pathlib.Path({str(asked)!r}).write_text(' '.join(sys.argv))\n"
+            f"print({ready!r}, file=sys.stderr, flush=True)\nsignal.pause()"
+        )
+        monkeypatch.setattr(own_server, "COMMAND", (sys.executable, "-c", script))
+        flags = ("--null-executor", "--sockets", "2", "--warmup", "0", "--quiet", "--json", str(figures_file))
+        assert run(parsed(*flags)) == 0
+    assert asked.read_text().endswith(" --kernels none")
+    assert [request["model"] for request in server.requests] == ["m", "m"]
+    assert "2 sockets x 1 requests to actors alone, every token made up at once: " in capsys.readouterr().out
+    load = figures(figures_file).load
+    assert (load.null_executor, load.url, load.model) == (True, server.url, "m")
+
+
+def test_the_actors_alone_are_on_no_other_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        parsed("127.0.0.1:9", "--null-executor")
+    assert exit_.value.code == 2
+    assert "--null-executor: not allowed with argument URL" in capsys.readouterr().err
+
+
+def test_the_actors_alone_do_not_speak_chat(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parsed("--null-executor", "--api", "chat")) == 2
+    assert "--api responses only" in capsys.readouterr().err
 
 
 # -- what cannot be done
