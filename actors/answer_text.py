@@ -31,6 +31,7 @@ class AnswerText:
         self._most_tokens = opened.max_output_tokens
         self._decoder = decoder
         self._stop = StopText(opened.stop)
+        self._may_stop = bool(opened.stop)
         self._tokens = 0
         self._times: list[float] = []
         self._unsent: list[str] = []
@@ -48,7 +49,9 @@ class AnswerText:
         decoded = self._decoder.push(sampled.token)
         if self._logprobs is not None:
             self._logprobs.add(sampled, len(decoded), self._decoder.unfinished)
-        self._show(self._stop.push(decoded))
+        if self._may_stop:
+            decoded = self._stop.push(decoded)
+        self._show(decoded)
         if self._stop.found:
             self._close("stop_text")
         elif last or self._tokens == self._most_tokens:

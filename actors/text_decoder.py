@@ -46,7 +46,7 @@ class ByteDecoder:
     would become U+FFFD, valid characters and all, which cannot be known before it ends. Here the valid ones stay.
     """
 
-    __slots__ = ("_at_start", "_drop_spaces", "_shown", "_token_bytes", "_utf8")
+    __slots__ = ("_at_start", "_drop_spaces", "_shown", "_token_bytes", "_utf8", "unfinished")
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         self._token_bytes = token_bytes
@@ -54,18 +54,21 @@ class ByteDecoder:
         self._drop_spaces = token_bytes.drop_spaces
         self._at_start = token_bytes.bare_first or token_bytes.drop_spaces > 0
         self._utf8 = _new_utf8_decoder(errors="replace")
-
-    @property
-    def unfinished(self) -> bool:
-        return bool(self._utf8.getstate()[0])
+        self.unfinished = False
 
     def push(self, token: int) -> str:
         if token >= len(self._shown):
             return ""
-        text = self._utf8.decode(self._shown[token])
+        shown = self._shown[token]
+        if shown.isascii() and not self.unfinished:
+            text = shown.decode("ascii")  # Nearly always. The decoder is written in Python.
+        else:
+            text = self._utf8.decode(shown)
+            self.unfinished = bool(self._utf8.getstate()[0])
         return self._begin(text) if self._at_start else text
 
     def finish(self) -> str:
+        self.unfinished = False
         return self._utf8.decode(b"", final=True)
 
     def cut(self) -> str:
