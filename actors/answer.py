@@ -11,11 +11,13 @@ from math import ceil
 
 from msgspec import Struct
 
+from actors.targets import Goal
 from protocol.errors import WireError
 from protocol.event_shapes import Gaps
 from protocol.events import ResponseEvents, Terminal
 from protocol.messages import Accepted, Ended, FinishReason, Moved, RequestId, Stats, Text, TextEnd
-from protocol.responses import ResponseCreate
+from protocol.responses import ResponseCreate, Targets
+from protocol.timeline import gaps_met
 
 
 class Figures(Struct, frozen=True):
@@ -40,6 +42,13 @@ class Figures(Struct, frozen=True):
     finish_reason: FinishReason
     delivered_chars: int
     error_code: str | None
+    service_tier: str
+    """Used, as are the targets."""
+    ttft_target_ms: float
+    ttft_met: bool | None
+    """By the first text at the socket."""
+    itl_target_ms: float
+    itl_met: bool | None
 
 
 class Answer:
@@ -52,10 +61,11 @@ class Answer:
         received_at: float,
         created_unix: int,
         model: str,
-        service_tier: str,
+        goal: Goal,
     ) -> None:
-        """`service_tier` is the tier used: shown, as at OpenAI, when the request named one, be it another."""
+        """`goal` is the tier and the targets used, which need not be those asked for."""
         self.request = request
+        self.goal = goal
         self.lane = create.stream_id
         self.received_at = received_at
         self.lane_s = 0.0
@@ -68,14 +78,19 @@ class Answer:
         self.first_text_at: float | None = None
         self.gaps: list[float] = []
         """Seconds between its tokens, as far as they are delivered."""
+        self.gaps_counted = 0
+        """How many of them are in the metrics."""
+        self.ttft_counted = False
         self._events = ResponseEvents(
             response_id=request,
             item_id="msg_" + request.removeprefix("resp_"),
             created_at=created_unix,
             model=model,
             create=create,
-            service_tier=None if create.service_tier is None else service_tier,
+            service_tier=goal.tier,
         )
+        self.told = False
+        """The terminal event has been made."""
         self._created = False
         self._input_tokens = 0
         self._pending: Text | None = None
@@ -133,12 +148,7 @@ class Answer:
     @property
     def closed(self) -> bool:
         """No text of it is wanted any more."""
-        return self.cancelled or self.told or self._reason is not None
-
-    @property
-    def told(self) -> bool:
-        """The terminal event has been made."""
-        return self._events.finished
+        return self.cancelled or self._reason is not None
 
     @property
     def exists(self) -> bool:
@@ -185,7 +195,7 @@ class Answer:
         assert not self.told, "nothing follows the end of an answer"
         frames: list[bytes] = []
         if self._pending is not None:
-            frames += self._take_text(self._pending, now)
+            frames = self.take_text(self._pending, now)
             self._pending = None
         if self.complete:
             assert self.ended is not None, "the figures are here"
@@ -193,9 +203,24 @@ class Answer:
             frames += self.finish(reason, self.ended.error, now_unix)
         return frames
 
+    def take_text(self, text: Text, now: float) -> list[bytes]:
+        """Frames of this text, which need not have been added."""
+        self._output_tokens += len(text.token_times)
+        for at in text.token_times:
+            if self._last_token_at is not None:
+                self.gaps.append(at - self._last_token_at)
+            self._last_token_at = at
+        self._end = text.end
+        if self.first_text_at is None and text.text:
+            self.first_text_at = now
+        created = None if self._created else self.created()
+        frames = self._events.text(text.text, text.logprobs)
+        return frames if created is None else created + frames
+
     def finish(self, reason: FinishReason, error: WireError | None, now_unix: int) -> list[bytes]:
         """The terminal event, now, whatever the engine may still say."""
         self._close(reason)
+        self.told = True
         self._error = error
         stats = self._stats
         terminal = Terminal(
@@ -209,6 +234,10 @@ class Answer:
             itl_ms=self._gap_figures(),
             preemptions=stats.preemptions,
             paused_ms=_ms(stats.paused_s),
+            service_tier=self.goal.tier,
+            targets=Targets(_ms(self.goal.ttft_s), _ms(self.goal.itl_s)),
+            ttft_met=self._ttft_met,
+            itl_met=self._itl_met,
             completed_at=now_unix,
             error=error,
         )
@@ -239,6 +268,11 @@ class Answer:
             finish_reason=self._reason or "cancelled",
             delivered_chars=self.delivered_chars,
             error_code=None if error is None else error.code,
+            service_tier=self.goal.tier,
+            ttft_target_ms=_ms(self.goal.ttft_s),
+            ttft_met=self._ttft_met,
+            itl_target_ms=_ms(self.goal.itl_s),
+            itl_met=self._itl_met,
         )
 
     @property
@@ -257,18 +291,6 @@ class Answer:
         assert self._end is not None, "a natural end comes with the text"
         return self._end.reason
 
-    def _take_text(self, text: Text, now: float) -> list[bytes]:
-        self._output_tokens += len(text.token_times)
-        for at in text.token_times:
-            if self._last_token_at is not None:
-                self.gaps.append(at - self._last_token_at)
-            self._last_token_at = at
-        self._end = text.end
-        if text.text and self.first_text_at is None:
-            self.first_text_at = now
-        frames = self.created()
-        return frames + self._events.text(text.text, text.logprobs)
-
     @property
     def _stats(self) -> Stats:
         return Stats() if self.ended is None else self.ended.stats
@@ -276,6 +298,15 @@ class Answer:
     @property
     def _first_text_s(self) -> float | None:
         return None if self.first_text_at is None else self.first_text_at - self.received_at
+
+    @property
+    def _ttft_met(self) -> bool | None:
+        first_text_s = self._first_text_s
+        return None if first_text_s is None else first_text_s <= self.goal.ttft_s
+
+    @property
+    def _itl_met(self) -> bool | None:
+        return gaps_met(self.gaps, self.goal.itl_s) if self.gaps else None
 
     def _gap_figures(self) -> Gaps | None:
         if not self.gaps:

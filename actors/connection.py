@@ -199,10 +199,12 @@ class Connection(Actor[ConnectionInbox]):
 
     def handle(self, message: ConnectionInbox) -> None:
         match message:
-            case FrameReceived():
-                self._frame(message)
+            case Text() if not self._deaf and self._writer.idle and self._exchange.pass_on(message):
+                return  # Most messages by far, and nothing follows from this one.
             case Text() | Accepted() | Moved() | Started() | Ended() | Refused():
                 self._exchange.said(message)
+            case FrameReceived():
+                self._frame(message)
             case WriterIdle():
                 pass  # There is room for text: what follows from any message is what follows from this one.
             case Released():
@@ -244,6 +246,8 @@ class Connection(Actor[ConnectionInbox]):
                 self._aside.clear()
             if self._writer.idle:
                 self._exchange.take()
+                if self._exchange.ready and self._writer.idle:
+                    self._mailbox.tell(WriterIdle())  # The socket took it all at once: another turn, after the others'.
             self._exchange.give_turns()
             if self._exchange.flooded or self._writer.behind_bytes > self._limits.unsent_bytes:
                 self._close(1008, "too much is left unread", None)
@@ -279,10 +283,12 @@ class Connection(Actor[ConnectionInbox]):
         if self._gone:
             return
         busy = self._exchange.busy
+        stalled_since = self._writer.stalled_since
         if active_at is None:
+            if busy is self._watched.busy and stalled_since == self._watched.stalled_since:
+                return
             # The time to be idle in begins when the last answer has been given.
             active_at = self._clock() if self._watched.busy and not busy else self._watched.active_at
-        stalled_since = self._writer.stalled_since
         watched = structs.replace(self._watched, active_at=active_at, busy=busy, stalled_since=stalled_since)
         if watched != self._watched:
             self._watched = watched

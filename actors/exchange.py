@@ -36,7 +36,7 @@ from protocol.messages import (
     Stats,
     Text,
 )
-from protocol.responses import ClientEvent, Rejected, ResponseCancel, ResponseCreate, ResponseSteer
+from protocol.responses import ClientEvent, Rejected, ResponseCancel, ResponseCreate, ResponseSteer, Targets
 
 log = structlog.get_logger()
 
@@ -131,6 +131,11 @@ class Exchange:
         return bool(self._answers)
 
     @property
+    def ready(self) -> bool:
+        """There is something to take."""
+        return bool(self._ready)
+
+    @property
     def flooded(self) -> bool:
         """More refusals wait to be told than may."""
         return self._lanes.refusals > self._limits.refusals
@@ -196,8 +201,9 @@ class Exchange:
     def _new_answer(self, turn: Run | Withdraw) -> Answer:
         request = f"resp_{self._new_id()}"
         # The tokeniser finds the same in the same table; an answer that never gets there shows it too.
-        tier = self._tiers.tier(turn.create.service_tier, self._tenant)
-        answer = Answer(request, turn.create, turn.received_at, int(self._unix_clock()), self._model, tier)
+        create, targets = turn.create, turn.create.targets or Targets()
+        goal = self._tiers.resolve(create.service_tier, targets.ttft_ms, targets.itl_ms, self._tenant)
+        answer = Answer(request, create, turn.received_at, int(self._unix_clock()), self._model, goal)
         answer.lane_s = self._clock() - turn.received_at
         return answer
 
@@ -254,27 +260,41 @@ class Exchange:
 
     # --- what the client is told --------------------------------------------------------------------------------------
 
+    def pass_on(self, text: Text) -> bool:
+        """There is room: make frames of this text. False, and nothing done, when it is not next, or more follows from
+        it than that: then it must be `said`, and taken in its turn."""
+        answer = self._answers.get(text.request)
+        if self._ready or self._abandoned or answer is None or answer.closed or answer.paused or text.end is not None:
+            return False
+        self._tell(answer, answer.take_text(text, self._clock()))
+        return True
+
     def take(self) -> None:
         """There is room: make frames of what waits, one answer after the other, a bounded amount."""
         left = self._limits.turn_bytes
-        while self._ready and left > 0:
+        while left > 0 and self._ready:
             left -= self._take(self._ready.popitem(last=False)[1])
 
     def _take(self, answer: Answer) -> int:
         """Returns how much was taken, in bytes on the wire."""
-        gaps, had_text = len(answer.gaps), answer.first_text_at is not None
         frames = answer.take(self._clock(), int(self._unix_clock()))
-        self._put(frames)
-        for gap in answer.gaps[gaps:]:
-            self._metrics.gap.observe(gap)
-        if not had_text and answer.first_text_at is not None:
-            self._metrics.ttft.observe(answer.first_text_at - answer.received_at)
+        self._tell(answer, frames)
         if answer.told:
             self._free_lane(answer)
             self._let_go(answer)
         elif answer.paused:
             self._set_paused(answer, False)
         return sum(map(len, frames))
+
+    def _tell(self, answer: Answer, frames: list[bytes]) -> None:
+        """Send frames of text, and count what they tell of."""
+        self._put(frames)
+        for gap in answer.gaps[answer.gaps_counted :]:
+            self._metrics.gap.observe(gap)
+        answer.gaps_counted = len(answer.gaps)
+        if not answer.ttft_counted and answer.first_text_at is not None:
+            answer.ttft_counted = True
+            self._metrics.ttft.observe(answer.first_text_at - answer.received_at)
 
     def _free_lane(self, answer: Answer) -> None:
         del self._running[answer.lane]

@@ -25,6 +25,11 @@ class Socket(Protocol):
         the other end leaves, even with frames unread or a `send` that is stuck."""
         ...
 
+    def offer(self, frame: bytes) -> bool:
+        """Send UTF-8 as one text frame if that can be done without waiting. False, and nothing sent, when the socket
+        has no room or is closed: `send` waits, or says so. Not while a `send` is under way."""
+        ...
+
     async def send(self, frame: bytes) -> None:
         """Send UTF-8 as one text frame; returns when the socket has room for another. Raises `SocketGone`.
 

@@ -13,6 +13,7 @@ Knows nothing of paths, keys or events.
 """
 
 import asyncio
+import struct
 from collections.abc import Awaitable
 from http import HTTPStatus
 
@@ -27,6 +28,9 @@ NO_CODE = 1006
 _LONGEST_REQUEST_LINE = 8192
 _LONGEST_HEAD = 64 * 2**10
 """From here on the library has to make of it what it can."""
+_TEXT = 0x81
+"""The first byte of a frame of text that is a whole message."""
+_SHORT_HEAD, _LONG_HEAD = struct.Struct("!BBH").pack, struct.Struct("!BBQ").pack
 _UNREAD_PONGS = 256 * 2**10
 """Bytes of answers to pings, and of whatever else the library says by itself, that may wait for their reader."""
 
@@ -138,6 +142,16 @@ class WebSocket:
             raise SocketGone(left.result() if left.done() else NO_CODE)
         return message
 
+    def offer(self, frame: bytes) -> bool:
+        connection = self._connection
+        # The library's `send` is made for extensions, fragments and waiting, which takes longer than to write a token.
+        # None of them is here, and a whole message of text changes nothing in the state of its protocol.
+        if connection.paused or connection.protocol.state is not OPEN or connection.transport.is_closing():
+            return False
+        connection.frame_bytes = len(frame)
+        connection.transport.write(text_frame(frame))
+        return True
+
     async def send(self, frame: bytes) -> None:
         self._connection.frame_bytes = len(frame)
         try:
@@ -152,6 +166,18 @@ class WebSocket:
                 await self._connection.close(code, reason)
         except TimeoutError:
             self._connection.transport.abort()
+
+
+def text_frame(text: bytes) -> bytes:
+    """A whole message of text as a server sends it (RFC 6455, section 5.2)."""
+    length = len(text)
+    if length < 126:
+        head = bytes((_TEXT, length))
+    elif length < 2**16:
+        head = _SHORT_HEAD(_TEXT, 126, length)
+    else:
+        head = _LONG_HEAD(_TEXT, 127, length)
+    return head + text
 
 
 def _status(fault: Exception) -> HTTPStatus:

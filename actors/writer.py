@@ -1,4 +1,4 @@
-"""The frames that wait for a socket, and the loop that hands them over: the only place that waits for the other end.
+"""The way of frames to the socket: at once while it has room, else through a loop, which alone waits for the other end.
 
 Knows how much is unsent and for how long the socket has taken nothing. Knows nothing of what the frames say.
 """
@@ -12,10 +12,10 @@ from actors.socket import Socket
 
 
 class Writer:
-    """`put` frames, in order; `write`, in a task of its own, sends them.
+    """`put` frames, in order; what the socket has no room for, `write` sends, in a task of its own.
 
-    `on_idle` is called whenever everything has been handed to the socket, `on_stall` when the socket has stopped taking
-    frames or takes them again: `stalled_since` says which.
+    `on_idle` is called when all that had to wait has been handed to the socket, `on_stall` when the socket has stopped
+    taking frames or takes them again: `stalled_since` says which.
     """
 
     def __init__(
@@ -58,7 +58,11 @@ class Writer:
         return self.unsent_bytes - self._burst_bytes
 
     def put(self, frames: list[bytes]) -> None:
-        if not frames or self._dropped:
+        if self._dropped:
+            return
+        if not self._frames and self._sending_since is None:
+            frames = self._without_those_taken(frames)
+        if not frames:
             return
         self._frames.extend(frames)
         added = sum(map(len, frames))
@@ -68,6 +72,13 @@ class Writer:
         self._something.set()
         if self._timer is None:
             self._look_again()
+
+    def _without_those_taken(self, frames: list[bytes]) -> list[bytes]:
+        """What is left after the socket has been given as much as it takes without anyone's waiting."""
+        for number, frame in enumerate(frames):
+            if not self._socket.offer(frame):
+                return frames[number:]
+        return []
 
     def finish(self) -> None:
         """`write` is to return once what waits has been sent."""

@@ -6,6 +6,8 @@ after which: `protocol.events` does.
 
 from msgspec import UNSET, Struct, UnsetType
 
+from protocol.responses import Targets
+
 # --- the objects inside events ---------------------------------------------------------------------------------------
 
 
@@ -93,6 +95,13 @@ class Place(Struct, frozen=True):
     estimated_wait_ms: float | UnsetType = UNSET
 
 
+class Met(Struct, frozen=True):
+    """Whether each target was met. What never came (no text, no second token) is not told of."""
+
+    ttft: bool | UnsetType = UNSET
+    itl: bool | UnsetType = UNSET
+
+
 class Figures(Struct, frozen=True):
     """`rota`, when it has ended."""
 
@@ -105,6 +114,9 @@ class Figures(Struct, frozen=True):
     ttft_ms: float | UnsetType = UNSET
     itl_ms: Gaps | UnsetType = UNSET
     error_code: str | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
+    targets: Targets | UnsetType = UNSET
+    met: Met | UnsetType = UNSET
 
 
 class Response(Struct, frozen=True):

@@ -28,6 +28,7 @@ from protocol.event_shapes import (
     ItemEvent,
     Logprob,
     LogprobBytes,
+    Met,
     OutputDetails,
     Part,
     PartEvent,
@@ -42,7 +43,7 @@ from protocol.event_shapes import (
     Usage,
 )
 from protocol.kinds import FinishReason
-from protocol.responses import ResponseCreate, ResponseSteer
+from protocol.responses import ResponseCreate, ResponseSteer, Targets
 from protocol.tokens import TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
@@ -75,6 +76,12 @@ class Terminal(Struct, frozen=True):
     itl_ms: Gaps | None = None
     preemptions: int = 0
     paused_ms: float = 0.0
+    service_tier: str | None = None
+    """The tier used."""
+    targets: Targets | None = None
+    """Those used."""
+    ttft_met: bool | None = None
+    itl_met: bool | None = None
     completed_at: float | None = None
     """Unix time, told to the client when the answer is complete."""
     error: WireError | None = None
@@ -185,8 +192,10 @@ class ResponseEvents:
         frames = [] if self._item_open else self._open_item()
         self._deltas.append(delta)
         self._delivered_chars += len(delta)
-        shown = [_logprob(each) for each in logprobs]
-        self._logprobs.extend(logprobs)
+        shown: list[Logprob] = []
+        if logprobs:
+            shown = [_logprob(each) for each in logprobs]
+            self._logprobs.extend(logprobs)
         frames.append(_encode(TextDelta(self._next(), self._stream_id, self._item_id, delta, shown)))
         return frames
 
@@ -257,6 +266,9 @@ class ResponseEvents:
                 ttft_ms=_or_unset(terminal.ttft_ms),
                 itl_ms=_or_unset(terminal.itl_ms),
                 error_code=UNSET if error is None else error.code,
+                service_tier=_or_unset(terminal.service_tier),
+                targets=_or_unset(terminal.targets),
+                met=UNSET if terminal.targets is None else _met(terminal),
             ),
         )
 
@@ -291,6 +303,10 @@ _Value = TypeVar("_Value")
 
 def _or_unset(value: _Value | None) -> _Value | UnsetType:
     return UNSET if value is None else value
+
+
+def _met(terminal: Terminal) -> Met:
+    return Met(_or_unset(terminal.ttft_met), _or_unset(terminal.itl_met))
 
 
 def _error_body(error: WireError) -> ErrorBody:

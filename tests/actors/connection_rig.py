@@ -87,6 +87,12 @@ class FakeSocket:
             raise SocketGone(self.left.result())
         return receiving.result()
 
+    def offer(self, frame: bytes) -> bool:
+        if not self.room.is_set() or self.left.done():
+            return False
+        self.frames.append(frame)
+        return True
+
     async def send(self, frame: bytes) -> None:
         waiting = asyncio.ensure_future(self.room.wait())
         try:

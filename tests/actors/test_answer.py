@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.answer import Answer
+from actors.targets import Goal
 from protocol.errors import WireError, internal_error
 from protocol.messages import Accepted, Ended, FinishReason, Moved, Stats, Text, TextEnd
 from protocol.responses import ResponseCreate, ServiceTier
@@ -16,8 +17,11 @@ from tests.protocol.official import validate_event
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 
-def new_answer(lane: str | None = None, tier: str = "default", **fields: Any) -> Answer:
-    return Answer("resp_1", ResponseCreate(stream_id=lane, **fields), 10.0, 1_732_900_000, "m", tier)
+GOAL = Goal("default", 5.0, 0.25)
+
+
+def new_answer(lane: str | None = None, goal: Goal = GOAL, **fields: Any) -> Answer:
+    return Answer("resp_1", ResponseCreate(stream_id=lane, **fields), 10.0, 1_732_900_000, "m", goal)
 
 
 def accepted(position: int = 0) -> Accepted:
@@ -82,18 +86,10 @@ def test_quantiles_are_gaps_that_were_really_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "used", "shown"),
-    [
-        ("auto", "default", "default"),
-        ("flex", "flex", "flex"),
-        ("ultrafast", "priority", "priority"),
-        (None, "default", None),
-    ],
+    ("asked", "used"), [("auto", "default"), ("flex", "flex"), ("ultrafast", "priority"), (None, "default")]
 )
-def test_the_tier_shown_is_the_tier_used_if_one_was_asked_for(
-    asked: ServiceTier | None, used: str, shown: str | None
-) -> None:
-    answer = new_answer(tier=used, service_tier=asked)
+def test_every_event_with_a_response_shows_the_tier_used(asked: ServiceTier | None, used: str) -> None:
+    answer = new_answer(goal=Goal(used, 5.0, 0.25), service_tier=asked)
     frames = [*answer.accepted(accepted(2)), *answer.started()]
     answer.add(text("Hi", 11.0, end=TextEnd("stop", 1)))
     answer.end(ended("stop"))
@@ -101,7 +97,38 @@ def test_the_tier_shown_is_the_tier_used_if_one_was_asked_for(
     for frame in frames:
         validate_event(frame)
     responses = [event["response"] for event in map(json.loads, frames) if "response" in event]
-    assert [response.get("service_tier") for response in responses] == [shown] * 4
+    assert [response.get("service_tier") for response in responses] == [used] * 4
+
+
+@pytest.mark.parametrize(
+    ("taken_at", "second_at", "met"),
+    [
+        (12.0, 11.2, {"ttft": True, "itl": True}),
+        (12.5, 11.2, {"ttft": False, "itl": True}),
+        (12.0, 11.3, {"ttft": True, "itl": False}),
+        (12.0, None, {"ttft": True}),
+    ],
+)
+def test_the_end_tells_the_targets_used_and_whether_each_was_met(
+    taken_at: float, second_at: float | None, met: dict[str, bool]
+) -> None:
+    answer = new_answer(goal=Goal("fast", 2.0, 0.2))
+    times = [11.0] if second_at is None else [11.0, second_at]
+    answer.add(text("Hi", *times, end=TextEnd("stop", len(times))))
+    answer.end(ended("stop"))
+    rota = json.loads(answer.take(taken_at, 0)[-1])["response"]["rota"]
+    assert (rota["service_tier"], rota["targets"]) == ("fast", {"ttft_ms": 2000, "itl_ms": 200})
+    assert rota["met"] == met
+    logged = answer.figures()
+    assert (logged.service_tier, logged.ttft_target_ms, logged.itl_target_ms) == ("fast", 2000, 200)
+    assert (logged.ttft_met, logged.itl_met) == (met.get("ttft"), met.get("itl"))
+
+
+def test_an_answer_without_text_has_met_and_missed_nothing() -> None:
+    answer = new_answer()
+    answer.accepted(accepted())
+    answer.end(ended("failed"))
+    assert json.loads(answer.take(99.0, 0)[-1])["response"]["rota"]["met"] == {}
 
 
 def test_a_place_in_the_queue_is_told_only_while_it_waits() -> None:

@@ -58,6 +58,9 @@ async def test_a_whole_turn_with_a_wait(make_rig: MakeRig) -> None:
         "preemptions": 1,
         "paused_ms": 500,
         "delivered_chars": 8,
+        "service_tier": "default",
+        "targets": {"ttft_ms": 5000, "itl_ms": 250},
+        "met": {"ttft": True, "itl": True},
     }
     (finished,) = [entry for entry in logs if entry["event"] == "request.finished"]
     assert finished["request"] == request

@@ -142,6 +142,7 @@ async def test_a_task_that_breaks_closes_the_socket(make_rig: MakeRig, monkeypat
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(rig.socket, "send", broken)
+    rig.socket.room.clear()
     with capture_logs():
         await rig.say(request, "Hello", rig.now)
         await rig.until(rig.serving.done)

@@ -1,5 +1,7 @@
 """A client that reads slowly, or not at all: it costs little, and nobody else waits for it."""
 
+import asyncio
+
 import pytest
 
 from protocol.messages import (
@@ -20,6 +22,32 @@ async def test_a_slow_reader_gets_fewer_and_bigger_deltas(make_rig: MakeRig) -> 
     rig.socket.room.set()
     await rig.until(lambda: rig.text() == "one two three four ")
     assert [event["delta"] for event in rig.events if "delta" in event] == ["one ", "two three four "]
+
+
+async def test_a_reader_with_room_has_each_text_within_the_turn_it_comes_in(make_rig: MakeRig) -> None:
+    rig = make_rig(pause_chars=10)
+    request = await rig.running()
+    for number, text in enumerate(("one ", "two ", "more than a reader may be behind with "), 1):
+        rig.tell(Text(request, text, (rig.now,)))
+        await asyncio.sleep(0)
+        assert len([event for event in rig.events if "delta" in event]) == number
+    assert rig.text() == "one two more than a reader may be behind with "
+    assert rig.scheduler.messages == [], "nothing was paused"
+
+
+async def test_text_goes_either_way_in_order(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    request = await rig.running()
+    for number in range(20):
+        (rig.socket.room.clear if number % 3 else rig.socket.room.set)()
+        rig.tell(Text(request, f"{number} ", (rig.now,)))
+        if number % 2:
+            await asyncio.sleep(0)
+    rig.socket.room.set()
+    rig.end(request)
+    await rig.until(lambda: rig.kinds()[-1] == "completed")
+    assert rig.text() == "".join(f"{number} " for number in range(20))
+    assert [event["sequence_number"] for event in rig.events] == list(range(len(rig.events)))
 
 
 async def test_a_reader_that_falls_behind_pauses_its_response_once_and_resumes_it(make_rig: MakeRig) -> None:
@@ -53,14 +81,14 @@ async def test_a_turn_ends_when_enough_bytes_are_made_and_what_was_not_made_can_
     rig = make_rig(turn_bytes=2_000)
     first = await rig.running("a", include=["message.output_text.logprobs"])
     second = await rig.running("b")
-    send = rig.socket.send
+    offer = rig.socket.offer
 
-    async def stop_at_the_big_one(frame: bytes) -> None:
+    def stop_at_the_big_one(frame: bytes) -> bool:
         if len(frame) > 2_000:
             rig.socket.room.clear()
-        await send(frame)
+        return offer(frame)
 
-    monkeypatch.setattr(rig.socket, "send", stop_at_the_big_one)
+    monkeypatch.setattr(rig.socket, "offer", stop_at_the_big_one)
     rig.socket.room.clear()
     await rig.say(first, "one ", rig.now)
     rig.tell(Text(first, "two", (rig.now,), (TokenLogprob("two", -0.5, (("x" * 100, -1.0),) * 20),)))

@@ -11,7 +11,9 @@ from actors.writer import Writer
 
 
 class Gate:
-    """A socket that takes a frame for every `open`."""
+    """A socket that takes a frame for every `open`, and `room` frames that nobody waits for."""
+
+    room = 0
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -22,6 +24,13 @@ class Gate:
 
     async def recv(self) -> bytes | str:
         raise NotImplementedError
+
+    def offer(self, frame: bytes) -> bool:
+        if not self.room:
+            return False
+        self.room -= 1
+        self.frames.append(frame)
+        return True
 
     async def send(self, frame: bytes) -> None:
         await self._room.acquire()
@@ -58,6 +67,59 @@ async def test_what_is_put_in_one_go_is_no_sign_of_a_slow_reader() -> None:
     assert (writer.unsent_bytes, writer.behind_bytes) == (0, 0)
     writer.drop()
     writing.cancel()
+
+
+async def test_what_the_socket_has_room_for_is_sent_at_once_and_the_rest_behind_it() -> None:
+    gate = Gate()
+    writer = new_writer(gate)
+    writing = asyncio.create_task(writer.write())
+    gate.room = 2
+    writer.put([b"1"])
+    assert (gate.frames, writer.idle) == ([b"1"], True)
+    writer.put([b"2", b"3", b"4"])
+    assert (gate.frames, writer.idle, writer.unsent_bytes, writer.behind_bytes) == ([b"1", b"2"], False, 2, 0)
+    gate.room = 1
+    writer.put([b"5"])
+    assert gate.frames == [b"1", b"2"], "nothing overtakes what waits"
+    for _ in range(3):
+        gate.open()
+    await turn()
+    assert (gate.frames, writer.idle) == ([b"1", b"2", b"3", b"4", b"5"], True)
+    writer.put([b"6"])
+    assert gate.frames[-1] == b"6"
+    writer.drop()
+    writing.cancel()
+
+
+@given(st.lists(st.one_of(st.integers(1, 3), st.sampled_from(["turn", "take", "room"])), max_size=40))
+@settings(deadline=None)
+def test_frames_arrive_in_order_whichever_way_they_take(script: list[int | str]) -> None:
+    async def play() -> None:
+        gate = Gate()
+        writer = new_writer(gate)
+        writing = asyncio.create_task(writer.write())
+        put = 0
+        for step in script:
+            match step:
+                case "turn":
+                    await turn()
+                case "take":
+                    gate.open()
+                    await turn()
+                case "room":
+                    gate.room += 1
+                case int():
+                    writer.put([str(put + number).encode() for number in range(step)])
+                    put += step
+        for _ in range(put):
+            gate.open()
+        await turn()
+        assert gate.frames == [str(number).encode() for number in range(put)]
+        assert writer.idle
+        writer.drop()
+        writing.cancel()
+
+    asyncio.run(play())
 
 
 @settings(deadline=None)

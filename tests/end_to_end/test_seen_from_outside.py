@@ -9,7 +9,8 @@ from tests.end_to_end.server import Server
 
 DURATIONS = {"queue_ms", "prefill_ms", "first_token_ms", "first_text_ms", "gap_p50_ms", "gap_p99_ms", "gap_max_ms"}
 COUNTS = {"input_tokens", "cached_tokens", "output_tokens", "preemptions", "paused_ms", "delivered_chars"}
-FIELDS = {"request", "lane", "connection", "finish_reason", "error_code", *DURATIONS, *COUNTS}
+GOAL = {"service_tier", "ttft_target_ms", "ttft_met", "itl_target_ms", "itl_met"}
+FIELDS = {"request", "lane", "connection", "finish_reason", "error_code", *DURATIONS, *COUNTS, *GOAL}
 
 
 async def test_health_readiness_and_models(server: Server) -> None:

@@ -90,6 +90,7 @@ class FakeSocket:
         self._frames: deque[bytes | str] = deque()
         self._changed = asyncio.Event()
         self._reading = True
+        self._offers = 0
 
     # --- the server's end ---
 
@@ -100,6 +101,14 @@ class FakeSocket:
             if self._frames:
                 return self._frames.popleft()
             await self._wait()
+
+    def offer(self, frame: bytes) -> bool:
+        # Every third finds no room, so that frames take either way, and change from one to the other.
+        self._offers += 1
+        if self.closed is not None or not self._reading or self._offers % 3 == 0:
+            return False
+        self.books.take(frame)
+        return True
 
     async def send(self, frame: bytes) -> None:
         await asyncio.sleep(0)
