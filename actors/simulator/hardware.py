@@ -171,8 +171,8 @@ def _h200() -> Hardware:
 _LAPTOP = Hardware(
     name="laptop",
     about=(
-        "Measured: SmolLM2-135M-Instruct in bf16 on two cores of an x86-64 server, with rota's own kernels on AMX tiles; the "
-        "context is that of --max-context 16384. `rota simulate --calibrate FILE` measures another machine."
+        "Measured: SmolLM2-135M-Instruct in bf16 on two cores of an x86-64 server, with rota's own kernels on AMX "
+        "tiles; the context is that of --max-context 16384. `rota simulate --calibrate FILE` measures another machine."
     ),
     # kernels/calibration.py's steps, the better of two calibrations; overhead between steps of 1 to 64 rows.
     step=StepCosts(
