@@ -38,12 +38,14 @@ from loadgen.figures import Load, Report
 from loadgen.load import SPARE_FILES, measure
 from loadgen.own_server import own_server
 from loadgen.peer_process import Measure, running
-from loadgen.peers import PEERS, Missing, find
+from loadgen.peers import PEERS, Missing, PipePeer, find
 from loadgen.progress import Nothing
 
 JSON_FORMAT = 1
 MODEL = "SmolLM2-135M-Instruct"
 STREAMS = (1, 16, 64)
+BARE = f"bare {OURS} (in process)"
+"""Our kernels without sockets and actors, beside those who are measured so."""
 LEAST_REQUESTS = 4
 """In a load: fewer streams ask so often, one prompt after another."""
 WARM_UP_TOKENS = 8
@@ -98,8 +100,8 @@ def _streams(text: str) -> tuple[int, ...]:
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(part.strip().lower() for part in text.split(","))
     for name in names:
-        if not any(known.lower().startswith(name) for known in (OURS, *PEERS)):
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join((OURS, *PEERS))}")
+        if not any(known.lower().startswith(name) for known in (OURS, BARE, *PEERS)):
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join((OURS, BARE, *PEERS))}")
     return names
 
 
@@ -110,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         weights = args.model or default_weights()
         found, missing = find(args.peers, weights)
+        bare = PipePeer(BARE, (sys.executable, "-m", "tests.kernels.in_process", str(weights.resolve())))
+        found = [bare, *found]
         engines = [ours(weights), *(Engine(peer.name, partial(running, peer, args.start_s)) for peer in found)]
         return run(args, weights, engines, missing)
     except (Misuse, Unreachable) as wrong:
