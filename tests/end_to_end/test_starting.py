@@ -40,7 +40,7 @@ def test_an_unknown_model_is_named_with_what_would_do(tmp_path: Path) -> None:
 
 def test_too_little_memory_is_refused_with_the_arithmetic(tmp_path: Path, legible_folder: Path) -> None:
     said = sentence(run_to_its_end(tmp_path, "--model", str(legible_folder), "--kv-memory", "1MiB"))
-    for number in ("8,192", "512 blocks of 16", "have 1 MiB"):
+    for number in ("8,192", "256 blocks of 32", "have 1 MiB"):
         assert number in said
 
 
