@@ -251,7 +251,7 @@ void attend_stretch(Unit unit, const Pages<E>& pages, const Sequence& sequence, 
         for (int t = skipped; t < tokens; t += LANES) {
             const V weight = exp2<sizeof(E) == 4>(fma(load(scores + t), set1(scale), top));
             total = total + weight;
-            narrowed_weights(bench.weights[r] + t, weight);
+            narrowed(bench.weights[r] + t, weight);
         }
         bench.weight[r] = sum(total);
     }

@@ -226,8 +226,10 @@ inline V widened(const bf16* p) {
 inline void narrowed(float* p, V v) { store(p, v); }
 
 inline void narrowed(bf16* p, V v) {
-#if defined(__AVX512F__)
-    // By integers, as `narrow` does, so that one value has one rounding on every processor (cvtneps loses denormals).
+#if defined(__AVX512BF16__)
+    const __m256bh half = _mm512_cvtneps_pbh(v);  // to nearest, ties to even; NaN stays NaN
+    std::memcpy(p, &half, sizeof half);
+#elif defined(__AVX512F__)
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded =
@@ -238,18 +240,6 @@ inline void narrowed(bf16* p, V v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), half);
 #else
     for (int i = 0; i < LANES; ++i) p[i] = narrow<bf16>(v[i]);
-#endif
-}
-
-// For weights between 0 and 1: what is lost, below 1e-38, is nothing beside the largest.
-inline void narrowed_weights(float* p, V v) { store(p, v); }
-
-inline void narrowed_weights(bf16* p, V v) {
-#if defined(__AVX512BF16__)
-    const __m256bh half = _mm512_cvtneps_pbh(v);
-    std::memcpy(p, &half, sizeof half);
-#else
-    narrowed(p, v);
 #endif
 }
 
