@@ -15,8 +15,8 @@ from kernels import ModelError
 from kernels.batch import batch_of
 from kernels.checkpoint import say
 from kernels.decoder import Decoder
+from kernels.native.binding import Failed, Unit
 from kernels.native.build import NotBuilt
-from kernels.native.library import Failed, Unit
 from kernels.native.stack import NativeStack
 from kernels.native.structure import Unknown
 from kernels.runner import Forward, TorchForward

@@ -62,7 +62,7 @@ class Compiler:
         return " ".join([program, *re.findall(r"\d+\.\d+", first)[:1]])
 
 
-def library(sources: Path = SOURCES, cache: Path | None = None) -> Path:
+def built_library(sources: Path = SOURCES, cache: Path | None = None) -> Path:
     """The library of `sources` for this machine. The first time takes a compiler's time, and says so on stderr.
 
     It lies in `cache`, by default `kernels` beside the models; where that cannot be written, in a temporary folder

@@ -14,8 +14,8 @@ from torch import Tensor
 from kernels.batch import Batch
 from kernels.decoder import Decoder
 from kernels.kv_cache import KVCache, LayerShape, zeros
-from kernels.native import library
-from kernels.native.library import WISH, Best, LayerWeights, Shape, Step, Unit
+from kernels.native import binding
+from kernels.native.binding import WISH, Best, LayerWeights, Shape, Step, Unit
 from kernels.native.structure import Structure, Unknown, rotations, structure_of
 from kernels.sampling import greedy, sample, uniform
 from protocol.messages import SampledToken, Sampling
@@ -51,7 +51,7 @@ class NativeStack:
     def __init__(self, decoder: Decoder, *, threads: int, block_size: int, unit: Unit | None = None) -> None:
         """Pack the weights. `unit` None: the best there is. Raises NotBuilt when there is no library for this
         machine, Unknown when the model is not one it can run, Failed when there is not the memory."""
-        lib = library.load()
+        lib = binding.load()
         structure = structure_of(decoder)
         if block_size % LANES:
             raise Unknown(f"its cache has blocks of {block_size} tokens, and they know multiples of {LANES}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kernels.decoder import Decoder
 from kernels.kv_cache import LayerShape
-from kernels.native.library import LAYER_WEIGHTS
+from kernels.native.binding import LAYER_WEIGHTS
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 """SmolLM is of type llama."""

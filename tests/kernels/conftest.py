@@ -6,9 +6,9 @@ import torch
 
 from kernels.checkpoint import Checkpoint
 from kernels.decoder import Decoder, load_decoder
-from kernels.native import library
+from kernels.native import binding
+from kernels.native.binding import Library
 from kernels.native.build import NotBuilt
-from kernels.native.library import Library
 from kernels.native.stack import NativeStack
 from kernels.quiet import quiet_transformers
 from kernels.runner import Forward, Runner, TorchForward
@@ -44,7 +44,7 @@ def small_reference(small_folder: Path) -> Any:
 def cpu_kernels() -> Library:
     """Our own, built if they are not yet. Whoever asks for them is skipped where they cannot be."""
     try:
-        return library.load()
+        return binding.load()
     except NotBuilt as error:
         pytest.skip(str(error))
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from kernels import ModelError
 from kernels.choice import FAR_APART, TORCH, choose_forward, distance
 from kernels.decoder import Decoder
-from kernels.native import build, library, stack
+from kernels.native import binding, build, stack
+from kernels.native.binding import Failed, Library
 from kernels.native.build import NotBuilt
-from kernels.native.library import Failed, Library
 from kernels.native.stack import NativeStack
 from kernels.native.structure import rotations
 from kernels.runner import TorchForward
@@ -54,7 +54,7 @@ def test_a_known_model_runs_on_our_kernels_which_take_its_weights(
 def test_torch_is_taken_when_it_is_wished_for(
     made: Callable[..., Decoder], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(library, "load", None)  # whoever asked for it would fail
+    monkeypatch.setattr(binding, "load", None)  # whoever asked for it would fail
     decoder = made()
     forward, computed_by, weights_bytes = choose_forward("torch", decoder, 2, 32)
     assert isinstance(forward, TorchForward)
@@ -93,7 +93,7 @@ def test_without_a_compiler_it_runs_on_torch_and_the_log_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(library, "load", Library)  # not the one of an earlier test
+    monkeypatch.setattr(binding, "load", Library)  # not the one of an earlier test
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     why = "The CPU kernels cannot be built, no compiler is there ($CXX, c++, g++, clang++): install g++."
@@ -106,8 +106,8 @@ def test_what_the_build_says_is_said(
     def fail() -> Path:
         raise NotBuilt("The CPU kernels cannot be built with g++ 4.8 (no such flag): install a newer g++.")
 
-    monkeypatch.setattr(library, "load", Library)
-    monkeypatch.setattr(build, "library", fail)
+    monkeypatch.setattr(binding, "load", Library)
+    monkeypatch.setattr(build, "built_library", fail)
     refused(made(), "The CPU kernels cannot be built with g++ 4.8 (no such flag): install a newer g++.", capsys)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.native.library import Library
+from kernels.native.binding import Library
 from protocol.messages import (
     Chunk,
     FromWorker,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.decoder import Decoder
-from kernels.native.library import Library
+from kernels.native.binding import Library
 from tests.kernels.native.decoders import FAMILIES, Decoders, Stacks, make_decoder
 
 

@@ -21,8 +21,8 @@ from kernels.batch import batch_of
 from kernels.checkpoint import Checkpoint
 from kernels.decoder import Decoder, load_decoder
 from kernels.kv_cache import KVCache
-from kernels.native import library
-from kernels.native.library import Best, Library, Unit
+from kernels.native import binding
+from kernels.native.binding import Best, Library, Unit
 from kernels.native.stack import NativeStack, TiledKVCache
 from kernels.quiet import quiet_transformers
 from kernels.runner import Forward
@@ -127,7 +127,7 @@ class Stacks:
         if key not in self._made:
             decoder = self._decoders(family, way.dtype)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(library, "load", lambda: self._lib)
+                patch.setattr(binding, "load", lambda: self._lib)
                 self._made[key] = NativeStack(decoder, threads=threads, block_size=block_size, unit=way.unit)
         return self._made[key]
 

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from kernels.native import build
-from kernels.native.build import FLAGS, KEPT, UNIT, Compiler, NotBuilt, cpu_features, file_name, first_error, library
+from kernels.native.build import (
+    FLAGS,
+    KEPT,
+    UNIT,
+    Compiler,
+    NotBuilt,
+    built_library,
+    cpu_features,
+    file_name,
+    first_error,
+)
 
 CXX = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 pytestmark = pytest.mark.skipif(CXX is None, reason="there is no C++ compiler here")
@@ -73,7 +83,10 @@ def answer(file: Path) -> int:
 
 
 def in_a_process(sources: Path) -> "subprocess.Popen[str]":
-    code = f"from pathlib import Path; from kernels.native.build import library; print(library(Path({str(sources)!r})))"
+    code = (
+        "from pathlib import Path; from kernels.native.build import built_library; "
+        f"print(built_library(Path({str(sources)!r})))"
+    )
     command, root = [sys.executable, "-c", code], Path(__file__).parents[3]
     return subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -88,7 +101,7 @@ def meet(tmp_path: Path) -> str:
 def test_the_sources_become_a_library_in_the_users_cache(
     sources: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = library(sources)
+    file = built_library(sources)
     assert answer(file) == 42
     assert list(cache.iterdir()) == [file]
     building, built = capsys.readouterr().err.splitlines()
@@ -100,9 +113,9 @@ def test_the_sources_become_a_library_in_the_users_cache(
 def test_a_second_start_compiles_nothing_and_says_nothing(
     sources: Path, compiled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = library(sources)
+    first = built_library(sources)
     capsys.readouterr()
-    assert library(sources) == first
+    assert built_library(sources) == first
     assert len(compiled.read_text().splitlines()) == 1
     assert capsys.readouterr() == ("", "")
 
@@ -111,16 +124,16 @@ def test_a_relative_cache_gives_an_absolute_path(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    file = library(sources, Path())
+    file = built_library(sources, Path())
     assert file.parent == tmp_path
-    assert library(sources, Path()) == file
+    assert built_library(sources, Path()) == file
     assert answer(file) == 42
 
 
 def test_a_changed_header_is_another_build(sources: Path, compiled: Path) -> None:
-    before = library(sources)
+    before = built_library(sources)
     (sources / "answer.h").write_text("#define ANSWER 43\n")
-    after = library(sources)
+    after = built_library(sources)
     assert (answer(before), answer(after)) == (42, 43)
     assert len(compiled.read_text().splitlines()) == 2
 
@@ -177,19 +190,19 @@ def test_the_first_error_is_found_behind_what_comes_before_it() -> None:
 def test_arguments_in_cxx_reach_the_compiler(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", f"{CXX} -DANSWER=7")
     (sources / "answer.h").write_text("")
-    assert answer(library(sources)) == 7
+    assert answer(built_library(sources)) == 7
 
 
 @pytest.mark.parametrize("missing", ["/no/such/compiler", "g++ '"])
 def test_a_cxx_that_is_not_there_is_passed_over(sources: Path, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", missing)
-    assert answer(library(sources)) == 42
+    assert answer(built_library(sources)) == 42
 
 
 def test_broken_source_is_told_with_the_compilers_line(sources: Path, cache: Path) -> None:
     (sources / UNIT).write_text('#warning "first"\nint broken( { }\n')
     with pytest.raises(NotBuilt, match=rf"cannot be built with \S+ \S+ \(.*{UNIT}:2:\d+: error: .*CXX\.$"):
-        library(sources)
+        built_library(sources)
     assert list(cache.iterdir()) == []
 
 
@@ -199,7 +212,7 @@ def test_without_a_compiler_the_sentence_says_what_to_install(
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     with pytest.raises(NotBuilt, match=r"no compiler .* install g\+\+\.$"):
-        library(sources)
+        built_library(sources)
 
 
 def test_a_compiler_that_cannot_be_started_is_named(
@@ -209,29 +222,29 @@ def test_a_compiler_that_cannot_be_started_is_named(
     (tmp_path / "compiler").chmod(0o755)
     monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
     with pytest.raises(NotBuilt, match=r"/compiler cannot be started .*CXX\.$"):
-        library(sources)
+        built_library(sources)
 
 
 def test_missing_sources_are_told(sources: Path) -> None:
     with pytest.raises(NotBuilt, match=r"cannot be read .* install rota anew"):
-        library(sources / "nowhere")
+        built_library(sources / "nowhere")
     (sources / UNIT).unlink()
     with pytest.raises(NotBuilt, match=f"without {UNIT}: install rota anew"):
-        library(sources)
+        built_library(sources)
 
 
 def test_a_library_that_does_not_load_is_not_kept(sources: Path, cache: Path) -> None:
     (sources / UNIT).write_text('extern "C" int nobody_has_this(); extern "C" int f() { return nobody_has_this(); }')
     with pytest.raises(NotBuilt, match=r"do not load \(.*nobody_has_this.*\): name another compiler"):
-        library(sources)
+        built_library(sources)
     assert list(cache.iterdir()) == []
 
 
 def test_a_file_in_the_cache_that_does_not_load_is_built_again(sources: Path) -> None:
-    file = library(sources)
+    file = built_library(sources)
     file.unlink()
     file.write_bytes(b"not a library")
-    assert library(sources) == file
+    assert built_library(sources) == file
     assert answer(file) == 42
 
 
@@ -243,7 +256,7 @@ def test_a_build_past_its_time_is_ended_with_all_that_it_started(
     use_compiler(tmp_path, monkeypatch, f"sleep 600 > {shlex.quote(str(tmp_path / 'alive'))} & wait")
     monkeypatch.setattr(build, "BUILD_TIMEOUT_S", 0.5)
     with pytest.raises(NotBuilt, match=r"was not done in 0\.5 s: .*CXX\.$"):
-        library(sources)
+        built_library(sources)
     # Readable and empty: nobody who could write to it lives.
     events = select.poll()
     events.register(alive, select.POLLIN | select.POLLHUP)
@@ -267,14 +280,14 @@ def test_a_build_killed_half_way_leaves_nothing_that_is_taken(
     (name,) = (it.name for it in left.iterdir() if it.suffix == ".so")
 
     use_compiler(tmp_path, monkeypatch, "")
-    file = library(sources)
+    file = built_library(sources)
     assert file == cache / name
     assert answer(file) == 42
     # Whoever looks now cannot know that nobody builds there; an hour later one can.
     assert left.exists()
     os.utime(left, (0, 0))
     (sources / "answer.h").write_text("#define ANSWER 43\n")
-    library(sources)
+    built_library(sources)
     assert not left.exists()
 
 
@@ -283,11 +296,11 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     build._own_folder.cache_clear()
     cache.parent.parent.write_text("a file where the folder should be")
-    file = library(sources)
+    file = built_library(sources)
     assert answer(file) == 42
     assert capsys.readouterr().err.count("the cache cannot be written") == 1
     # It lasts as long as the process, so that another engine in it compiles nothing.
-    assert library(sources) == file
+    assert built_library(sources) == file
     assert len(compiled.read_text().splitlines()) == 1
     assert capsys.readouterr().err == ""
 
@@ -307,7 +320,7 @@ def test_with_nowhere_to_write_the_sentence_says_both(
     cache.parent.parent.write_text("a file where the folder should be")
     monkeypatch.setattr(build, "_own_folder", lambda: cache)
     with pytest.raises(NotBuilt, match=r"neither in the cache .* nor in a temporary folder .* XDG_CACHE_HOME"):
-        library(sources)
+        built_library(sources)
 
 
 def test_two_threads_that_build_at_once_both_have_a_library(
@@ -316,7 +329,7 @@ def test_two_threads_that_build_at_once_both_have_a_library(
     use_compiler(tmp_path, monkeypatch, meet(tmp_path))
     monkeypatch.setattr(build, "BUILD_TIMEOUT_S", 60.0)
     with ThreadPoolExecutor(2) as threads:
-        one, two = threads.map(library, (sources, sources))
+        one, two = threads.map(built_library, (sources, sources))
     assert one == two
     assert answer(one) == 42
     assert list(cache.iterdir()) == [one]
@@ -340,7 +353,7 @@ def test_the_oldest_builds_go_and_never_the_one_just_built(sources: Path, cache:
     for age, it in enumerate(old):
         it.touch()
         os.utime(it, (2**32 - age, 2**32 - age))  # all from a clock that was wrong, so that ours is the oldest
-    file = library(sources)
+    file = built_library(sources)
     assert set(cache.iterdir()) == {file, *old[: KEPT - 1]}
 
 
@@ -348,4 +361,4 @@ def test_few_builds_are_all_kept(sources: Path, cache: Path) -> None:
     cache.mkdir(parents=True)
     old = cache / "stack-old.so"
     old.touch()
-    assert {library(sources), old} == set(cache.iterdir())
+    assert {built_library(sources), old} == set(cache.iterdir())

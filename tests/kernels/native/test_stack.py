@@ -8,7 +8,7 @@ import torch
 
 from kernels.batch import batch_of
 from kernels.kv_cache import KVCache, block_bytes
-from kernels.native.library import Library, Unit
+from kernels.native.binding import Library, Unit
 from kernels.native.stack import NativeStack, TiledKVCache
 from kernels.native.structure import Unknown
 from kernels.runner import TorchForward

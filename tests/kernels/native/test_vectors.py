@@ -5,8 +5,8 @@ import platform
 import pytest
 
 from kernels.native import build
+from kernels.native.binding import Best, Library
 from kernels.native.build import NotBuilt, cpu_features
-from kernels.native.library import Best, Library
 from protocol.messages import Sampling
 from tests.kernels.native.claims import assert_same_bits_in_chunks, assert_torchs_logits
 from tests.kernels.native.decoders import BFLOAT16, FLOAT32, Decoders, Stacks, Way
@@ -31,7 +31,7 @@ def other_kernels(request: pytest.FixtureRequest) -> Library:
         patch.setattr(build, "FLAGS", tuple(flags))
         try:
             # Built once, like that of this machine; but no business of the user's cache.
-            return Library(build.library(cache=kept.mkdir("kernels")))
+            return Library(build.built_library(cache=kept.mkdir("kernels")))
         except NotBuilt as error:
             pytest.skip(str(error))
 

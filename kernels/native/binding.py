@@ -112,7 +112,7 @@ class Library:
     none."""
 
     def __init__(self, path: Path | None = None) -> None:
-        lib: Any = ctypes.CDLL(str(path or build.library()))
+        lib: Any = ctypes.CDLL(str(path or build.built_library()))
         for name, result, arguments in (
             ("rota_why", c_char_p, ()),
             ("rota_best", c_int32, ()),
