@@ -68,6 +68,18 @@ def _replay() -> _Command:
     return replay
 
 
+def _chat() -> _Command:
+    from loadgen import chat
+
+    return chat
+
+
+def _trace() -> _Command:
+    from loadgen.tracing import command
+
+    return command
+
+
 def _simulate() -> _Command:
     from actors.simulator.command import Shown, Simulate
     from loadgen.comparison import compare, print_comparison
@@ -78,6 +90,11 @@ def _simulate() -> _Command:
 
 _BESIDE = {
     "load": ("open many sockets to a running server and time them", _load),
+    "chat": ("talk to a server in the terminal", _chat),
+    "trace": (
+        "read what `rota serve --trace FILE` wrote: where the time of a request went, and who held the GPU",
+        _trace,
+    ),
     "replay": ("put a scenario on the engine, once under each policy, and show who waited", _replay),
     "simulate": ("the same on a cost model, in virtual time: an hour of real traffic in less than a minute", _simulate),
 }

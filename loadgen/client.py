@@ -243,7 +243,7 @@ class Socket:
 
 
 class Askable(Protocol):
-    """A `Socket`, or what another API has in its place (`chat.ChatSocket`)."""
+    """A `Socket`, or what another API has in its place (`completions.ChatSocket`)."""
 
     number: int
 

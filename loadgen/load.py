@@ -1,8 +1,8 @@
 """`rota load`: opens N sockets to a server, sends prompts on all of them at once, and says who waited and how long.
 
 Knows the command line, the order of a run (model, warm-up, sockets, load) and its exit codes. What happens on a
-socket is in `client` and `chat`, what the figures mean in `figures`. A run always ends by itself, within `--timeout-s`
-and the seconds it takes to close.
+socket is in `client` and `completions`, what the figures mean in `figures`. A run always ends by itself, within
+`--timeout-s` and the seconds it takes to close.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from typing import get_args
 import msgspec
 from rich.console import Console
 
-from loadgen.chat import ChatSocket, chat_body
 from loadgen.client import (
     CONNECT_TIMEOUT_S,
     Askable,
@@ -42,6 +41,7 @@ from loadgen.command_line import (
     whole,
     write_file,
 )
+from loadgen.completions import ChatSocket, chat_body
 from loadgen.figures import Api, Exchange, Load, Report, StoppedBy, report
 from loadgen.own_server import own_server
 from loadgen.progress import Board, Display, display
