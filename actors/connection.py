@@ -122,6 +122,7 @@ class Connection(Actor[ConnectionInbox]):
         Cancelling it cancels the requests and closes the socket with 1001, without waiting for the engine.
         """
         self._metrics.connections.inc()
+        self._metrics.connections_opened.inc()
         self._reaper.tell(self._watched)
         writer = self._start(self._write(), "writer")
         tasks = [self._start(self.run(), "handler"), self._start(self._read(), "reader"), writer]

@@ -225,6 +225,7 @@ class Exchange:
                 if answer.unsent_chars > self._limits.pause_chars and not answer.paused:
                     self._set_paused(answer, True)
             case Accepted():
+                self._metrics.accepted.inc()
                 self._metrics.input_tokens.inc(message.input_tokens)
                 self._put(answer.accepted(message))
             case Moved():
@@ -363,11 +364,17 @@ class Exchange:
         self._count(answer)
 
     def _count(self, answer: Answer) -> None:
-        figures = structs.asdict(answer.figures())
-        self._metrics.finished.labels(figures["finish_reason"]).inc()
-        if answer.ended is not None:
-            self._metrics.queue.observe(answer.ended.stats.queued_s)
-        log.info("request.finished", request=answer.request, lane=answer.lane, **self._names, **figures)
+        figures = answer.figures()
+        self._metrics.count_finished(
+            figures.finish_reason,
+            taking_s=self._clock() - answer.received_at,
+            lane_s=answer.lane_s,
+            stats=answer.ended.stats if answer.ended is not None else None,
+            input_tokens=figures.input_tokens,
+            output_tokens=figures.output_tokens,
+            met={"ttft": figures.ttft_met, "itl": figures.itl_met},
+        )
+        log.info("request.finished", request=answer.request, lane=answer.lane, **self._names, **structs.asdict(figures))
 
     def _refuse(self, lane: Lane, error: WireError, request: RequestId | None = None) -> None:
         self._put([error_event(error, lane)])

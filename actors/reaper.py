@@ -107,7 +107,7 @@ class Reaper(Actor[ReaperInbox]):
             due = self._clock() + self._patience.tick_s
             await asyncio.sleep(self._patience.tick_s)
             now = self._clock()
-            self._metrics.loop_lag.set(max(0.0, now - due))
+            self._metrics.loop_lag.observe(max(0.0, now - due))
             self.address.tell(Tick(now))
 
     def lose(self, message: ReaperInbox, error: Exception) -> None:

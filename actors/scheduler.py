@@ -334,6 +334,7 @@ class Scheduler(Actor[SchedulerInbox]):
         ):
             self._metrics.kv_blocks.labels(state).set_function(blocks)
         self._metrics.queued_at(self.name, partial(self._living, State.QUEUED))
+        self._metrics.paused.set_function(lambda: sum(sequence.paused for sequence in self._schedule.sequences))
         for life in (State.PREFILLING, State.DECODING, State.PREEMPTED):
             self._metrics.requests.labels(life.value).set_function(partial(self._living, life))
 

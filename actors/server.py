@@ -201,18 +201,22 @@ class Server:
             return _speak_websocket(HTTPStatus.UPGRADE_REQUIRED, f"GET {_RESPONSES} without an upgrade")
         origin = ",".join(headers.get_all("Origin"))
         if origin and not self._origin_allowed(origin, headers):
-            return _error(origin_not_allowed(origin))
+            return self._decline(origin_not_allowed(origin))
         if self._tenant(headers) is None:
-            return _unauthorised()
+            return _with_challenge(self._decline(authentication_failed()))
         if self._health.draining or not self._accepting:
-            return _error(shutting_down())
+            return self._decline(shutting_down())
         if self._health.model is None:
-            return self._not_yet()
+            return self._decline(self._not_yet())
         if sum(self._open.values()) >= settings.connections:
-            return _error(websocket_connection_limit_reached(settings.connections, _RETRY_MS))
+            return self._decline(websocket_connection_limit_reached(settings.connections, _RETRY_MS))
         if self._open.get(_address(connection), 0) >= settings.connections_per_address:
-            return _error(websocket_connection_limit_reached(settings.connections_per_address, _RETRY_MS))
+            return self._decline(websocket_connection_limit_reached(settings.connections_per_address, _RETRY_MS))
         return None
+
+    def _decline(self, error: WireError) -> Response:
+        self._metrics.connections_refused.labels(error.code).inc()
+        return _error(error)
 
     def _tenant(self, headers: Headers) -> str | None:
         """Whose key was sent; "" when none is needed, None when none fits."""
@@ -261,18 +265,18 @@ class Server:
 
     def _models(self, headers: Headers) -> Response:
         if self._tenant(headers) is None:
-            return _unauthorised()
+            return _with_challenge(_error(authentication_failed()))
         if self._health.draining or not self._accepting:
             return _error(shutting_down())
         model = self._health.model
         if model is None:
-            return self._not_yet()
+            return _error(self._not_yet())
         created = int(self._health.started_unix)
         card = {"id": model.name, "object": "model", "created": created, "owned_by": "rota"}
         return _json(HTTPStatus.OK, _encode({"object": "list", "data": [card]}))
 
-    def _not_yet(self) -> Response:
-        return _error(server_overloaded(self._health.reason.rstrip("."), _RETRY_MS))
+    def _not_yet(self) -> WireError:
+        return server_overloaded(self._health.reason.rstrip("."), _RETRY_MS)
 
     def _page(self, path: str, headers: Headers) -> Response:
         page = self._pages.get(path)
@@ -360,8 +364,7 @@ def _error(error: WireError, status: HTTPStatus | None = None) -> Response:
     return response
 
 
-def _unauthorised() -> Response:
-    response = _error(authentication_failed())
+def _with_challenge(response: Response) -> Response:
     response.headers["WWW-Authenticate"] = "Bearer"
     return response
 
