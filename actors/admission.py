@@ -13,7 +13,8 @@ from actors.actor import Actor, Address, Clock, Fate, Mailbox
 from actors.directory import Directory
 from actors.metrics import Metrics
 from actors.scheduling.demand import Demand
-from actors.scheduling.waiting_room import Bounds, Guest, Place, WaitingRoom
+from actors.scheduling.guests import Guest, Place
+from actors.scheduling.waiting_room import Bounds, WaitingRoom
 from actors.tombstones import Tombstones
 from protocol import errors
 from protocol.errors import WireError

@@ -19,13 +19,14 @@ from itertools import islice
 
 from msgspec import Struct
 
+from actors.scheduling.credits import Credits
 from actors.scheduling.demand import Demand, weighed
 from actors.scheduling.fair import VirtualCounters
+from actors.scheduling.guests import Guest, Place
+from actors.scheduling.pace import Pace
 from actors.scheduling.turns import LATE_SHARE, Client, Entry, Queues, Served, turns
 from protocol.messages import CostsLearned, Credit, Enqueue, Released, RequestId
 
-SMALL = 4
-"""So many times its own prompt, and no less, is what one waits for that comes in beside it."""
 LARGEST_PART = 8.0
 """A client may take a place only while it holds at most so many times what is left: the room is never all one's own.
 
@@ -37,9 +38,6 @@ RESERVED = 16
 PLACES_KNOWN = 256
 """So far down the order of the room is worked out; whoever is behind is told to be last. And so many at most are found
 to be late by the time it is their turn."""
-PACE_MEMORY = 0.9
-PACE_SEEN = 4
-"""So many have to have waited and gone in before their pace is believed more than the prediction."""
 MOVED_S, MOVED_SHARE = 0.5, 0.2
 """An estimate has changed when it is off by both."""
 
@@ -49,42 +47,6 @@ class Bounds(Struct, frozen=True):
 
     places: int
     work_s: float
-    wait_s: float
-
-
-class Guest(Struct, eq=False):
-    """One place in the waiting room."""
-
-    enqueue: Enqueue
-    since: float
-    number: int
-    cached: int
-    """Tokens of its prompt that may be in the cache, when it was looked at last."""
-    work_s: float
-    """Predicted, of the device."""
-    charge: float
-    """What its client is charged when it goes in, in weighted tokens."""
-    first_token_due: float
-    late: bool = False
-    overtaken: float = 0.0
-    """Charges of those who came in beside a backlog, past this one whose turn it was."""
-    told: tuple[int, float] | None = None
-    """Place and estimate, as they were told last."""
-
-    @property
-    def client(self) -> Client:
-        return self.enqueue.tenant, self.enqueue.connection
-
-    @property
-    def tokens(self) -> int:
-        return len(self.enqueue.tokens) // 4
-
-
-class Place(Struct, frozen=True):
-    """Where one stands, from 1, and how many seconds until it is let in."""
-
-    guest: Guest
-    position: int
     wait_s: float
 
 
@@ -111,21 +73,10 @@ class WaitingRoom:
         self._work_of: dict[Client, float] = {}
         self._numbers = 0
         self._owed = 0.0
-        self._granted = Credit(0, 0)
-        self._let_in = 0
-        self._let_in_tokens = 0
-        self._filled_by: Client | None = None
-        """Whose request it was after which no credits in tokens were left."""
-        self._beside = 0
-        """Tokens let in without such credits, less what has been read since: about what is unread of those prompts."""
+        self._credits = Credits()
         self._passed: Guest | None = None
         """Whose turn it would have been, if somebody smaller was named as next."""
-        self._last_let_in_at: float | None = None
-        self._usual_charge = 0.0
-        self._usual_work_s = 0.0
-        self._seen = 0
-        self._elapsed_s = 0.0
-        self._elapsed_charge = 0.0
+        self._pace = Pace()
 
     def __len__(self) -> int:
         return len(self._guests)
@@ -148,7 +99,7 @@ class WaitingRoom:
     @property
     def can_tell(self) -> bool:
         """Whether there is anything to estimate a wait from."""
-        return self._demand.known or self._seen >= PACE_SEEN
+        return self._demand.known or self._pace.known
 
     def learn(self, learned: CostsLearned) -> None:
         """What steps cost. Work is predicted when a request comes; of those who came too early, now."""
@@ -163,11 +114,7 @@ class WaitingRoom:
 
     def grant(self, credit: Credit) -> None:
         """The scheduler has room for more, or has at least read some of what it has."""
-        before = self._granted
-        self._granted = Credit(max(before.granted, credit.granted), max(before.tokens, credit.tokens))
-        self._beside = max(0, self._beside - (self._granted.tokens - before.tokens))
-        if self._overdrawn < 0:
-            self._filled_by, self._beside = None, 0
+        self._credits.grant(credit)
 
     # --- coming ---
 
@@ -226,21 +173,16 @@ class WaitingRoom:
     @property
     def may_let_in(self) -> bool:
         """Whether credits are left, in number and in tokens. In number is enough for those who fit beside a backlog."""
-        return self._let_in < self._granted.granted and self._overdrawn < 0
-
-    @property
-    def _overdrawn(self) -> int:
-        """By how many tokens more has been let in than there were credits for. Below 0: credits are left."""
-        return self._let_in_tokens - self._granted.tokens
+        return self._credits.places and self._credits.tokens
 
     def next(self, now: float) -> Guest | None:
         """Whose turn it is to be let in; None when nobody may be. `let_in` or `remove` comes next."""
         self._passed = None
-        if self._let_in >= self._granted.granted:
+        if not self._credits.places:
             return None
         self._set_late_aside(now)
         first = self._first()
-        if first is None or self._overdrawn < 0 or self._fits_beside(first):
+        if first is None or self._credits.tokens or self._fits_beside(first):
             return first
         other = self._first(self._fits_beside)
         if other is None or first.overtaken + other.charge > first.charge:
@@ -256,19 +198,17 @@ class WaitingRoom:
         return in_time
 
     def _fits_beside(self, guest: Guest) -> bool:
-        """Whether it may come in though no credits in tokens are left.
+        """Whether it may come in though no credits in tokens are left: it is small beside what was let in too much.
 
-        Its prompt has to be small compared with what was let in too much, those beside left out: so however many come
-        in, the next one may if it is smaller still, and together they are less than what they came in beside. And its
-        client has had no more work done than the one that filled the room. That one itself adds no more than a quarter:
-        under a policy that goes by arrival, whoever comes of another client has it all before him.
+        And its client has had no more work done than the one that filled the room. (That one itself adds no more than a
+        quarter: under a policy that goes by arrival, whoever comes of another client has it all before him.)
         """
-        own, unread = self._overdrawn - self._beside, max(1, guest.tokens - guest.cached)
-        filler, client = self._filled_by, guest.client
-        if filler is None or client == filler:
-            return SMALL * (self._beside + unread) <= own
-        if self._beside + SMALL * unread > own:
+        filler, client = self._credits.filled_by, guest.client
+        own = filler is None or client == filler
+        if not self._credits.small_beside(guest, own):
             return False
+        if filler is None or own:
+            return True
         if client[0] != filler[0]:
             return filler[0] not in self._keys or self._keys.counter(client[0]) <= self._keys.counter(filler[0])
         counters = self._clients[client[0]]
@@ -286,25 +226,10 @@ class WaitingRoom:
         self._clients[client[0]].begin(client, charge)
         self._inside[guest.enqueue.request] = (client, charge)
         self._demand.begins(guest.enqueue)
-        self._let_in += 1
-        self._count_tokens(guest)
-        weight = max(1 - PACE_MEMORY, 1 / self._let_in)
-        self._usual_work_s += weight * (guest.work_s - self._usual_work_s)
-        self._usual_charge += weight * (guest.charge - self._usual_charge)
-        if guest.told is not None and guest.told[0] > 0:
-            self._learn_pace(guest, now)
-        self._last_let_in_at = now
-
-    def _count_tokens(self, guest: Guest) -> None:
-        beside = self._overdrawn >= 0
-        self._let_in_tokens += guest.tokens
-        if beside:
-            self._beside += guest.tokens
-            if self._passed is not None:
-                self._passed.overtaken += guest.charge
-        elif self._overdrawn >= 0:
-            self._filled_by = guest.client
+        if self._credits.use(guest) and self._passed is not None:
+            self._passed.overtaken += guest.charge
         self._passed = None
+        self._pace.count(guest, now)
 
     def released(self, released: Released) -> None:
         """The device is done with it: what it took in truth is what its client is charged."""
@@ -378,22 +303,9 @@ class WaitingRoom:
 
     # --- how long it takes ---
 
-    def _learn_pace(self, guest: Guest, now: float) -> None:
-        """How long the room takes to let in so many tokens, whatever holds it up."""
-        if self._last_let_in_at is not None:
-            self._seen += 1
-            self._elapsed_s = PACE_MEMORY * self._elapsed_s + (now - max(self._last_let_in_at, guest.since))
-            self._elapsed_charge = PACE_MEMORY * self._elapsed_charge + guest.charge
-
-    def _wait_s(self, charge: float, work_s: float) -> float:
-        """Until so much has been let in: at the pace seen, or as predicted while too little has been seen."""
-        if self._seen < PACE_SEEN:
-            return work_s
-        return charge * self._elapsed_s / self._elapsed_charge
-
     def spell_s(self, guest: Guest) -> float:
         """How long the room is held up by `guest` alone: when to try again, if only a little is missing."""
-        return self._wait_s(guest.charge, guest.work_s)
+        return self._pace.wait_s(guest.charge, guest.work_s)
 
     def order(self, now: float) -> Iterator[Place]:
         """All who wait, in about the order in which they will be let in if nobody else comes.
@@ -407,7 +319,7 @@ class WaitingRoom:
         def is_late(guest: Guest, ahead: float, ahead_s: float) -> bool:
             left_s = guest.first_token_due - now - demand.reserve_s
             return left_s < math.inf and (
-                self._wait_s(ahead, ahead_s) + demand.prefill_s(guest.tokens, guest.cached) > left_s
+                self._pace.wait_s(ahead, ahead_s) + demand.prefill_s(guest.tokens, guest.cached) > left_s
             )
 
         order = turns(
@@ -415,13 +327,13 @@ class WaitingRoom:
             Queues(self._late, served),
             served,
             owed=self._owed,
-            ahead=self._usual_charge,
-            ahead_s=self._usual_work_s,
+            ahead=self._pace.usual_charge,
+            ahead_s=self._pace.usual_work_s,
             is_late=is_late,
             most_late=PLACES_KNOWN,
         )
         for position, turn in enumerate(order, start=1):
-            yield Place(turn.one, position, self._wait_s(turn.ahead, turn.ahead_s))
+            yield Place(turn.one, position, self._pace.wait_s(turn.ahead, turn.ahead_s))
 
     def places(self, now: float) -> Iterator[Place]:
         """The places of the first PLACES_KNOWN, and how long they wait."""
@@ -433,7 +345,7 @@ class WaitingRoom:
         if found is not None:
             return found
         charge = sum(each.charge for each in self._guests.values() if each is not guest)
-        return Place(guest, len(self._guests), self._wait_s(charge, self._work_s - guest.work_s))
+        return Place(guest, len(self._guests), self._pace.wait_s(charge, self._work_s - guest.work_s))
 
     def moved(self, now: float) -> list[Place]:
         """Those whose place or estimate is no longer what they were told."""

@@ -8,7 +8,8 @@ from actors.actor import Fate, Mailbox
 from actors.admission import Admission, AdmissionInbox
 from actors.directory import Directory
 from actors.metrics import Metrics
-from actors.scheduling.waiting_room import PACE_SEEN, Bounds
+from actors.scheduling.pace import PACE_SEEN
+from actors.scheduling.waiting_room import Bounds
 from protocol import errors
 from protocol.errors import WireError
 from protocol.messages import (

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from actors.scheduling.waiting_room import PACE_SEEN
+from actors.scheduling.pace import PACE_SEEN
 from protocol.messages import Accepted, Enqueue, Moved, Released
 from tests.actors.recorders import enqueue
 from tests.actors.test_admission import SECOND_A_TOKEN, Room

@@ -6,7 +6,8 @@ A request with a prompt of n tokens and no answer is charged n.
 import math
 
 from actors.scheduling.demand import Demand
-from actors.scheduling.waiting_room import Bounds, Guest, WaitingRoom
+from actors.scheduling.guests import Guest
+from actors.scheduling.waiting_room import Bounds, WaitingRoom
 from protocol.messages import CostsLearned, Credit, Released
 from tests.actors.recorders import enqueue
 

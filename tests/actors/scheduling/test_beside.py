@@ -4,9 +4,11 @@ import math
 
 import pytest
 
+from actors.scheduling.credits import SMALL
 from actors.scheduling.demand import Demand
+from actors.scheduling.guests import Guest
 from actors.scheduling.policies import PolicyName
-from actors.scheduling.waiting_room import SMALL, Bounds, Guest, WaitingRoom
+from actors.scheduling.waiting_room import Bounds, WaitingRoom
 from actors.simulator.hardware import Hardware, StepCosts
 from actors.simulator.simulation import Simulation, setup_for
 from protocol.messages import Credit
@@ -82,7 +84,7 @@ def test_however_many_come_in_beside_it_the_next_one_may_if_it_is_smaller_still(
         assert room.turns() > 0, f"not one of {prompt}"
         for guest in list(room):
             room.remove(guest.enqueue.request)
-    assert room._beside < LONG
+    assert room._credits._beside < LONG
 
 
 def test_what_has_been_read_of_them_makes_place_for_more() -> None:

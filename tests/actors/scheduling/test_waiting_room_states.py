@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from actors.scheduling.demand import Demand
-from actors.scheduling.waiting_room import Bounds, Guest, WaitingRoom
+from actors.scheduling.guests import Guest
+from actors.scheduling.waiting_room import Bounds, WaitingRoom
 from protocol.messages import CostsLearned, Credit, Released
 from tests.actors.recorders import enqueue
 

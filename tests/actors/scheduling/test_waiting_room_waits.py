@@ -2,7 +2,8 @@
 
 import pytest
 
-from actors.scheduling.waiting_room import PACE_SEEN, PLACES_KNOWN
+from actors.scheduling.pace import PACE_SEEN
+from actors.scheduling.waiting_room import PLACES_KNOWN
 from tests.actors.scheduling.rooms import COSTS, Room
 
 
