@@ -1,40 +1,43 @@
-"""Who asks for what, and when: the arrivals that a load replays and a simulation runs through.
+"""Who asks for what, and when: the arrivals and groups of people that a load plays and a simulation runs through.
 
-Knows the shape of a scenario, its TOML file and the Azure trace's CSV. Knows no server, no policy and no text: a
-prompt is a number of tokens.
+Knows the shape of a scenario and its TOML file. Knows no server, no policy and no text: a prompt is a number of tokens.
+Who the people of a group are is drawn in `people`.
 """
 
-import csv
 import difflib
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from importlib import resources
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
+from protocol.azure import is_trace, read_rows
+from protocol.distributions import Count, Seconds
+from protocol.groups import Group, Name, Positive
+from protocol.prompt_file import check_prompts
 from protocol.responses import ServiceTier
+from protocol.scenario_error import ScenarioError
 
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-MOST_TOKENS = 10**9
-"""Of one prompt or one answer."""
-Count = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
-Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-Positive = Annotated[float, Meta(gt=0)]
-"""Of a target; `inf` is none at all."""
+__all__ = [
+    "Arrival",
+    "Scenario",
+    "ScenarioError",
+    "crowd",
+    "is_trace",
+    "read_azure",
+    "read_scenario",
+    "scaled",
+    "shipped",
+    "with_targets",
+]
 
-TRACE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-
-
-class ScenarioError(Exception):
-    """A scenario that cannot be read. The message is one sentence for the person who named it."""
+MADE_PROMPTS = ("letters", "exact")
 
 
 class Arrival(Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,24 +61,37 @@ class Arrival(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(Struct, frozen=True, forbid_unknown_fields=True):
-    """A name, what it is about in a sentence, the targets of every request that has none of its own, and arrivals."""
+    """A name, what it is about in a sentence, the targets of every request that has none of its own, and who comes:
+    arrivals one by one, groups of people, or both."""
 
     name: Name
-    arrivals: Annotated[tuple[Arrival, ...], Meta(min_length=1)]
+    arrivals: tuple[Arrival, ...] = ()
     about: str = ""
     ttft_target_s: Positive = 5.0
     itl_target_s: Positive = 0.25
+    people: tuple[Group, ...] = ()
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    """Which people the groups draw, and which prompts they send."""
+    prompts: Name = "letters"
+    """Their text: "letters" is prose of about as many tokens, "exact" has exactly as many; else a file of real text
+    (`prompt_file`), whose prompts are as long as they are."""
+    sockets: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Everybody without a `client` shares so many, in turn. None: a socket for each person."""
 
-    def targets(self, arrival: Arrival) -> tuple[float, float]:
+    def targets(self, one: Arrival | Group) -> tuple[float, float]:
         """Seconds to the first token, and from one token to the next."""
-        return arrival.ttft_target_s or self.ttft_target_s, arrival.itl_target_s or self.itl_target_s
+        return one.ttft_target_s or self.ttft_target_s, one.itl_target_s or self.itl_target_s
 
     def wanted(self) -> str:
-        """The targets in words: those of most requests, and how many have others."""
-        ((ttft_s, itl_s), alike), *_ = Counter(self.targets(arrival) for arrival in self.arrivals).most_common(1)
-        others = len(self.arrivals) - alike
+        """The targets in words: those of most people, and how many have others."""
+        each = Counter(self.targets(arrival) for arrival in self.arrivals)
+        for group in self.people:
+            each[self.targets(group)] += group.count or 0
+        ((ttft_s, itl_s), alike), *_ = each.most_common(1)
+        everybody, others = each.total(), each.total() - alike
         said = f"targets: first token {_duration(ttft_s)}, gap {_duration(itl_s)}"
-        return f"{said} ({others:,} of {len(self.arrivals):,} requests have others)" if others else said
+        who = "people" if self.people else "requests"
+        return f"{said} ({others:,} of {everybody:,} {who} have others)" if others else said
 
     def told(self) -> str:
         """What it is about, and its targets."""
@@ -95,15 +111,11 @@ def shipped() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
-def is_trace(named: str | Path) -> bool:
-    """Whether it is the name of a trace's file, to be read by `read_azure`."""
-    return Path(named).suffix.lower() == ".csv"
-
-
 def read_scenario(named: str | Path) -> Scenario:
     """The scenario in a TOML file, or one that comes with rota, by its name. Raises `ScenarioError`.
 
-    A file has a suffix or a folder before it, a name has neither. A file without a `name` is called after itself.
+    A file has a suffix or a folder before it, a name has neither. A file without a `name` is called after itself. Files
+    that it names are looked for beside it.
     """
     path = Path(named)
     if path.suffix or len(path.parts) > 1:
@@ -113,29 +125,78 @@ def read_scenario(named: str | Path) -> Scenario:
             raise ScenarioError(f"The scenario {path} cannot be read: {error.strerror}.") from None
         except UnicodeDecodeError as error:
             raise ScenarioError(f"The scenario {path} is not TOML: {error}.") from None
-        return _scenario(text, str(path), path.stem)
+        return _parsed(text, str(path), path.stem, path.parent)
     names = shipped()
     if path.name not in names:
         near = difflib.get_close_matches(path.name, names, n=1)
         meant = f"did you mean {near[0]}" if near else f"rota comes with {', '.join(names)}"
         raise ScenarioError(f"There is no scenario {path.name!r}: {meant}; a file of your own ends in .toml or .csv.")
     text = resources.files("protocol").joinpath("scenarios", f"{path.name}.toml").read_text(encoding="utf-8")
-    return _scenario(text, path.name, path.name)
+    return _parsed(text, path.name, path.name, Path())
 
 
-def _scenario(text: str, where: str, name: str) -> Scenario:
+def crowd(*, seed: int = 0, prompts: str = "letters", sockets: int | None = None, **group: object) -> Scenario:
+    """A scenario of one group, "load" if it has no other name, from the keys of `Group`; those that are None are as if
+    not given. Targets are the group's, by default those of any scenario. Raises `ScenarioError`."""
+    given = {key: value for key, value in group.items() if value is not None}
+    name = given.setdefault("name", "load")
+    table = {"name": name, "people": [given], "seed": seed, "prompts": prompts, "sockets": sockets}
+    return _scenario(table, "load", Path())
+
+
+def with_targets(scenario: Scenario, targets: Mapping[str, float]) -> Scenario:
+    """With these (`ttft_target_s`, `itl_target_s`) for everybody, in place of the scenario's and anybody's own."""
+    if not targets:
+        return scenario
+    own = dict.fromkeys(targets)
+    arrivals = tuple(structs.replace(arrival, **own) for arrival in scenario.arrivals)
+    people = tuple(structs.replace(group, **own) for group in scenario.people)
+    return structs.replace(scenario, arrivals=arrivals, people=people, **targets)
+
+
+def scaled(scenario: Scenario, rate: float) -> Scenario:
+    """The same people with the same questions, come `rate` times as fast one after another.
+
+    Who comes after another still comes as long after it, and nobody thinks, reads or leaves any faster.
+    """
+    return structs.replace(
+        scenario,
+        arrivals=tuple(
+            arrival if arrival.after else structs.replace(arrival, at_s=arrival.at_s / rate)
+            for arrival in scenario.arrivals
+        ),
+        people=tuple(
+            structs.replace(
+                group,
+                start_s=group.start_s / rate,
+                rate=None if group.arrive == "together" else (group.rate or 1.0) * rate,
+            )
+            for group in scenario.people
+        ),
+    )
+
+
+def _parsed(text: str, where: str, name: str, folder: Path) -> Scenario:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"The scenario {where} is not TOML: {error}.") from None
+    return _scenario({"name": name, **table}, where, folder)
+
+
+def _scenario(table: Mapping[str, object], where: str, folder: Path) -> Scenario:
     try:
-        scenario = msgspec.convert({"name": name, **table}, Scenario)
+        scenario = msgspec.convert(table, Scenario)
     except msgspec.ValidationError as error:
         what, _, key = str(error).partition(" - at `$")
         what = what.replace("Object contains unknown field", "there is no key")
+        what = what.replace(" | null", "").replace("object", "table")
         raise ScenarioError(f"{where}: {key.strip('.`') or 'the file'}: {what}.") from None
+    if not scenario.arrivals and not scenario.people:
+        raise ScenarioError(f"{where}: the file: nobody comes: it needs [[arrivals]] or [[people]].")
     _check_order(scenario, where)
-    return scenario
+    _check_groups(scenario, where)
+    return _with_files(scenario, where, folder)
 
 
 def _check_order(scenario: Scenario, where: str) -> None:
@@ -157,6 +218,52 @@ def _check_order(scenario: Scenario, where: str) -> None:
         raise ScenarioError(f"{where}: arrivals[{index}].after: {cycle} would wait for each other for ever.") from None
 
 
+def _check_groups(scenario: Scenario, where: str) -> None:
+    """What no group knows of itself. Raises `ScenarioError`."""
+    names = {arrival.name for arrival in scenario.arrivals}
+    for index, group in enumerate(scenario.people):
+        if any(group.name == other.name for other in scenario.people[:index]):
+            raise ScenarioError(f"{where}: people[{index}].name: {group.name!r} is the name of an earlier one.")
+        number = next((name for name in names if _is_one_of(name, group.name)), None)
+        if number is not None:
+            raise ScenarioError(
+                f"{where}: people[{index}].name: its people would be named like the arrival {number!r}."
+            )
+        for key in ("leave", "read_slowly", "reconnect"):
+            if getattr(group, key) and scenario.sockets is not None:
+                raise ScenarioError(f"{where}: people[{index}].{key}: not on `sockets` that others share.")
+
+
+def _is_one_of(name: str, group: str) -> bool:
+    """Whether `name` is one of a group's people."""
+    return name.startswith(f"{group} ") and name[len(group) + 1 :].isdecimal()
+
+
+def _with_files(scenario: Scenario, where: str, folder: Path) -> Scenario:
+    """With the files that it names found, those of traces counted. Raises `ScenarioError`."""
+    prompts = scenario.prompts
+    if prompts not in MADE_PROMPTS:
+        prompts = str((folder / prompts).absolute())
+        try:
+            check_prompts(prompts)
+        except ScenarioError as error:
+            raise ScenarioError(f"{where}: prompts: {error}") from None
+    return structs.replace(scenario, prompts=prompts, people=tuple(_found(scenario, where, folder)))
+
+
+def _found(scenario: Scenario, where: str, folder: Path) -> Iterator[Group]:
+    for index, group in enumerate(scenario.people):
+        if group.trace is None:
+            yield group
+            continue
+        file = str((folder / group.trace).absolute())
+        try:
+            rows = read_rows(file, first=group.first or 0, count=group.count)
+        except ScenarioError as error:
+            raise ScenarioError(f"{where}: people[{index}].trace: {error}") from None
+        yield structs.replace(group, trace=file, count=len(rows))
+
+
 def read_azure(
     path: str | Path,
     *,
@@ -171,94 +278,25 @@ def read_azure(
     ttft_target_s: float = 5.0,
     itl_target_s: float = 0.25,
 ) -> Scenario:
-    """A part of a trace in the form of the AzurePublicDataset: a CSV with a timestamp and two token counts a request.
+    """A part of a trace, chosen and scaled as `azure.read_rows` does. Raises `ScenarioError`.
 
-    Which part: of the requests that came in the `for_s` seconds from `start_s` after the trace's first, those from
-    number `first` on, `count` at most. They keep their distances, divided by `rate`; the first of them arrives at 0.
-    Token counts are multiplied by `tokens`, rounded, cut to the `most_...` and at least 1. Every request is a client
-    of its own and named by its line in the file. Raises `ScenarioError`.
+    Every request is a client of its own and named by its line in the file.
     """
-    if not 0 < rate < math.inf or not 0 < tokens < math.inf:
-        raise ScenarioError(f"{path}: rate and tokens must be above 0, and finite.")
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = sorted(_rows(csv.reader(file), str(path)))
-    except OSError as error:
-        raise ScenarioError(f"The trace {path} cannot be read: {error.strerror}.") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ScenarioError(f"The trace {path} is not CSV: {error}.") from None
-    begin_s = rows[0][0] + start_s if rows else 0.0
-    window = (row for row in rows if begin_s <= row[0] < begin_s + for_s)
-    chosen = list(islice(window, first, None if count is None else first + count))
-    if not chosen:
-        raise ScenarioError(f"{path}: none of its {len(rows):,} requests is in the part that was asked for.")
-    origin_s = chosen[0][0]
-
-    def scaled(of: int, most: int | None) -> int:
-        return max(1, min(round(of * tokens), MOST_TOKENS if most is None else most))
-
+    rows = read_rows(
+        path,
+        first=first,
+        count=count,
+        start_s=start_s,
+        for_s=for_s,
+        rate=rate,
+        tokens=tokens,
+        most_prompt_tokens=most_prompt_tokens,
+        most_output_tokens=most_output_tokens,
+    )
     return Scenario(
         name=Path(path).stem,
-        about=f"{len(chosen):,} requests of a recorded trace, over {(chosen[-1][0] - origin_s) / rate:,.0f} seconds.",
-        arrivals=tuple(
-            Arrival(
-                name=f"line {line}",
-                prompt_tokens=scaled(prompt, most_prompt_tokens),
-                output_tokens=scaled(output, most_output_tokens),
-                at_s=(at_s - origin_s) / rate,
-            )
-            for at_s, line, prompt, output in chosen
-        ),
+        about=f"{len(rows):,} requests of a recorded trace, over {rows[-1].at_s:,.0f} seconds.",
+        arrivals=tuple(Arrival(f"line {row.line}", row.prompt_tokens, row.output_tokens, row.at_s) for row in rows),
         ttft_target_s=ttft_target_s,
         itl_target_s=itl_target_s,
     )
-
-
-def _rows(lines: Iterable[list[str]], where: str) -> Iterator[tuple[float, int, int, int]]:
-    """Of each request: seconds, its line in the file, and its tokens in and out."""
-    reader = iter(lines)
-    head = [column.strip() for column in next(reader, [])]
-    for column in TRACE_COLUMNS:
-        if column not in head:
-            raise ScenarioError(
-                f"{where}: line 1: there is no column {column}; a trace has {', '.join(TRACE_COLUMNS)}."
-            )
-    at, prompt, output = (head.index(column) for column in TRACE_COLUMNS)
-    for number, fields in enumerate(reader, 2):
-        if not fields:
-            continue
-        try:
-            yield (
-                _seconds(fields[at]),
-                number,
-                _count(head[prompt], fields[prompt]),
-                _count(head[output], fields[output]),
-            )
-        except IndexError:
-            raise ScenarioError(f"{where}: line {number}: it has {len(fields)} of {len(head)} columns.") from None
-        except ValueError as error:
-            raise ScenarioError(f"{where}: line {number}: {error}.") from None
-
-
-def _seconds(text: str) -> float:
-    """From a fixed moment. A time without a zone is taken for UTC. Raises ValueError, whose message names the text."""
-    try:
-        # A seventh digit of the second's fraction, which the trace has, is dropped.
-        came = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ValueError(f"TIMESTAMP is {text[:40]!r}, not a time like 2023-11-16 18:15:46.68") from None
-    return ((came if came.tzinfo else came.replace(tzinfo=UTC)) - _EPOCH).total_seconds()
-
-
-def _count(column: str, text: str) -> int:
-    """Raises ValueError, whose message names the column."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise ValueError(f"{column} is {text[:40]!r}, not a whole number") from None
-    if not 1 <= value <= MOST_TOKENS:
-        raise ValueError(f"{column} is {value:,}; it must be from 1 to {MOST_TOKENS:,}")
-    return value
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

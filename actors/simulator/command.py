@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -19,12 +19,15 @@ from rich.table import Table
 from actors.config import Config
 from actors.scheduling.policies import POLICIES, PolicyName
 from actors.simulator import find_rate, hardware, progress
-from actors.simulator.arguments import number, policies, targets, whole
+from actors.simulator.arguments import policies
 from actors.simulator.find_rate import Found, NoRate, RateSearch
 from actors.simulator.hardware import Hardware, HardwareError
+from actors.simulator.left_out import left_out
 from actors.simulator.runs import PolicyRun, RunsFailed, long, run_all
 from actors.simulator.simulation import Setup
-from protocol.scenario import Scenario, ScenarioError, is_trace, read_azure, read_scenario
+from protocol.people import people
+from protocol.scenario import Scenario, ScenarioError, is_trace
+from protocol.scenario_arguments import SCENARIO, add_part, number, scenario_of, whole
 from protocol.timeline import Timeline, percent
 
 MOST_TURNS = 200_000
@@ -53,24 +56,13 @@ class Simulate:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add(
-            "scenario",
-            metavar="SCENARIO",
-            nargs="?",
-            help="one that comes with rota (laptops), a .toml file, or a .csv trace",
-        )
+        add("scenario", metavar="SCENARIO", nargs="?", help=SCENARIO)
         add("--policies", type=policies, default=POLICIES, metavar="NAME,...", help=f"of {', '.join(POLICIES)} [all]")
         names = ", ".join(each.name for each in hardware.BUILT_IN)
         add("--hardware", default="laptop", metavar="NAME|FILE", help=f"{names} or a .toml file [laptop]")
-        add("--targets", type=targets, metavar="ttft=5s,itl=500ms", help="of every request, not the scenario's own")
-        add("--seed", type=whole(0), default=0, metavar="N", help="of prompts and of the noise on step times [0]")
-        trace = parser.add_argument_group("a .csv trace (columns TIMESTAMP, ContextTokens, GeneratedTokens)")
-        trace.add_argument("--first", type=whole(0), metavar="N", help="begin with request number N, from 0")
-        trace.add_argument("--count", type=whole(1), metavar="N", help="so many requests at most")
-        trace.add_argument("--start-s", type=number(0, 1e9), metavar="S", help="begin S seconds after its first")
-        trace.add_argument("--for-s", type=number(1e-3, 1e9), metavar="S", help="only requests of S seconds")
-        trace.add_argument("--tokens", type=number(1e-6, 1e6), metavar="X", help="prompts and answers X times as long")
-        add("--rate", type=number(1e-6, 1e6), metavar="X", help="arrivals X times as fast [1]")
+        seeds = "of people, in place of the scenario's; of prompts and of the noise on step times [0]"
+        add("--seed", type=whole(0), metavar="N", help=seeds)
+        add_part(parser)
         served = parser.add_argument_group("as it would be served (else as the hardware's profile says)")
         served.add_argument("--max-running", type=whole(1), metavar="N", help="requests on the device at once")
         served.add_argument("--chunk-tokens", type=whole(1), metavar="N", help="most prefill tokens in one step")
@@ -117,11 +109,13 @@ class Simulate:
         scenario, setup = scenario_of(args), setup_of(args, profile)
         jobs = [PolicyRun(scenario, policy, setup) for policy in args.policies]
         apart = long(scenario, len(jobs))
-        with _far(args.policies, len(scenario.arrivals), "requests simulated", shown=apart) as far:
+        with _far(args.policies, questions(scenario), "requests simulated", shown=apart) as far:
             timelines = run_all(jobs, far, apart=apart)
         console = Console()
         _say(console, heading(scenario, profile))
         self._shown.table(timelines, console)
+        for sentence in left_out(scenario):
+            _say(console, sentence)
         title, about = f"{scenario.name} · {profile.name}, simulated", scenario.told()
         if args.svg is not None:
             _write(args.svg, self._shown.svg(timelines, title=title, about=about))
@@ -132,27 +126,6 @@ class Simulate:
             _write(args.json, msgspec.json.format(figures, indent=2).decode() + "\n")
 
 
-def scenario_of(args: argparse.Namespace) -> Scenario:
-    """The scenario that was named, as fast and with the targets that were asked for. Raises ScenarioError, Misuse."""
-    part = {name: getattr(args, name) for name in ("first", "count", "start_s", "for_s", "tokens")}
-    given = {name: value for name, value in part.items() if value is not None}
-    trace = is_trace(args.scenario)
-    if trace:
-        scenario = read_azure(args.scenario, rate=args.rate or 1.0, **given)
-    elif given:
-        flag = next(iter(given)).replace("_", "-")
-        raise Misuse(f"--{flag} is for a .csv trace, and {args.scenario} is none.")
-    else:
-        scenario = read_scenario(args.scenario)
-    if args.rate is not None and not trace:
-        scenario = find_rate.pressed(scenario, args.rate)
-    if args.targets:
-        own = dict.fromkeys(args.targets)
-        arrivals = tuple(structs.replace(arrival, **own) for arrival in scenario.arrivals)
-        scenario = structs.replace(scenario, arrivals=arrivals, **args.targets)
-    return scenario
-
-
 def setup_of(args: argparse.Namespace, profile: Hardware) -> Setup:
     return Setup(
         hardware=profile,
@@ -161,7 +134,7 @@ def setup_of(args: argparse.Namespace, profile: Hardware) -> Setup:
         max_waiting=args.max_waiting,
         max_wait_s=args.max_wait_s,
         max_waiting_work_s=args.max_waiting_work_s,
-        seed=args.seed,
+        seed=args.seed or 0,
         most_turns=MOST_TURNS,
     )
 
@@ -209,11 +182,17 @@ def _try_writing(file: Path) -> None:
         file.unlink()
 
 
+def questions(scenario: Scenario) -> int:
+    """How many requests there are."""
+    return sum(len(person.questions) for person in people(scenario))
+
+
 def heading(scenario: Scenario, profile: Hardware) -> str:
-    prompts = sum(arrival.prompt_tokens for arrival in scenario.arrivals)
-    answers = sum(arrival.output_tokens for arrival in scenario.arrivals)
+    asked = [question for person in people(scenario) for question in person.questions]
+    prompts = sum(question.prompt_tokens for question in asked)
+    answers = sum(question.output_tokens for question in asked)
     return (
-        f"{scenario.name} on {profile.name}, simulated: {len(scenario.arrivals):,} requests, {prompts:,} tokens in, "
+        f"{scenario.name} on {profile.name}, simulated: {len(asked):,} requests, {prompts:,} tokens in, "
         f"{answers:,} out; {scenario.wanted()}. {profile.about}"
     )
 
@@ -233,7 +212,7 @@ def _find_rate(args: argparse.Namespace) -> None:
     _say(console, heading(scenario, profile))
     least_s = find_rate.least_span_s(scenario)
     console.print(rates(found, args.load or own, profile.name, least_s), highlight=False)
-    for sentence in caveats(found, scenario, least_s, trace=is_trace(args.scenario)):
+    for sentence in caveats(found, scenario, least_s, trace=is_trace(args.scenario)) + left_out(scenario):
         _say(console, sentence)
 
 
@@ -256,7 +235,7 @@ def rates(found: Sequence[Found], load_per_s: float, device: str, least_s: float
 
 def caveats(found: Sequence[Found], scenario: Scenario, least_s: float, *, trace: bool) -> list[str]:
     """What to beware of in these rates."""
-    requests = len(scenario.arrivals)
+    requests = questions(scenario)
     return [
         f"* {each.policy}: at that rate all {requests:,} requests have arrived within {each.span_s:,.0f} s, too short "
         f"to tell a burst from what lasts: take {find_rate.enough_requests(each.per_s, least_s):,} requests or more"

@@ -1,6 +1,6 @@
 """How many requests a second a policy can take: the highest rate at which nearly all of them still meet their targets.
 
-Knows how to press arrivals together and to search. Knows neither what a run is made of nor how a rate is printed.
+Knows how to search. Knows neither what a run is made of nor how a rate is printed.
 """
 
 import math
@@ -10,7 +10,8 @@ from msgspec import Struct, structs
 
 from actors.scheduling.policies import PolicyName
 from actors.simulator.simulation import Setup, Simulation
-from protocol.scenario import Scenario
+from protocol.people import people
+from protocol.scenario import Scenario, scaled
 
 SHARE = 0.95
 """Of the requests: so many have to meet their targets."""
@@ -47,28 +48,18 @@ class Found(Struct, frozen=True):
 
 
 def own_rate(scenario: Scenario) -> float:
-    """Requests a second. Raises NoRate."""
-    times = [arrival.at_s for arrival in scenario.arrivals if not arrival.after]
+    """Requests a second, later questions included, over the time in which people come. Raises NoRate."""
+    everybody = people(scenario)
+    times = [person.at_s for person in everybody if not person.after]
     span_s = max(times) - min(times)
     if not span_s:
         raise NoRate(f"{scenario.name} has no rate: all that it has arrives at once.")
-    return len(scenario.arrivals) / span_s
-
-
-def pressed(scenario: Scenario, times: float) -> Scenario:
-    """The same requests, `times` as fast one after another. Who comes after another still comes as long after it."""
-    return structs.replace(
-        scenario,
-        arrivals=tuple(
-            arrival if arrival.after else structs.replace(arrival, at_s=arrival.at_s / times)
-            for arrival in scenario.arrivals
-        ),
-    )
+    return sum(len(person.questions) for person in everybody) / span_s
 
 
 def least_span_s(scenario: Scenario) -> float:
     """How long the arrivals must take for their rate to be one that lasts."""
-    targets = [scenario.targets(arrival)[0] for arrival in scenario.arrivals]
+    targets = {person.ttft_target_s for person in people(scenario)}
     return max([LEAST_SPAN_S, *(LEAST_TARGETS * target_s for target_s in targets if target_s < math.inf)])
 
 
@@ -87,7 +78,7 @@ class RateSearch:
         self._scenario = scenario
         self._policy = policy
         self._setup = structs.replace(setup, most_turns=0)
-        self._requests = len(scenario.arrivals)
+        self._requests = sum(len(person.questions) for person in people(scenario))
         # A run whose misses are too many already need not be run to its end.
         self._most_missed = math.floor(self._requests * (1 - share) + 1e-9)
         self._runs = 0
@@ -120,9 +111,7 @@ class RateSearch:
         return 0.0, rate
 
     def _keeps(self, times: float) -> bool:
-        simulation = Simulation(
-            pressed(self._scenario, times), self._policy, self._setup, most_missed=self._most_missed
-        )
+        simulation = Simulation(scaled(self._scenario, times), self._policy, self._setup, most_missed=self._most_missed)
         simulation.run()
         self._runs += 1
         self._progress(self._runs)

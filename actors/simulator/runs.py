@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from actors.scheduling.policies import PolicyName
 from actors.simulator.simulation import Setup, Simulation
+from protocol.people import people
 from protocol.scenario import Scenario
 from protocol.timeline import Timeline
 
@@ -115,4 +116,5 @@ class PolicyRun:
 
 def long(scenario: Scenario, runs: int) -> bool:
     """Whether so many runs of it are worth a process each."""
-    return runs * sum(arrival.output_tokens for arrival in scenario.arrivals) > WORTH_A_PROCESS
+    answers = sum(question.output_tokens for person in people(scenario) for question in person.questions)
+    return runs * answers > WORTH_A_PROCESS

@@ -1,8 +1,8 @@
 """One scenario under one policy, in virtual time: the engine's own admission and schedule, on a device that is a sum.
 
-Knows arrivals, the order of things that happen at one moment, and how long a step takes. Decides nothing: who is
+Knows who asks when, the order of things that happen at one moment, and how long a step takes. Decides nothing: who is
 refused, who waits and who is let in is `Admission`, who runs is `Schedule`. There is no text and no socket, so nobody
-reads slowly and nobody leaves.
+reads slowly and nobody leaves (`left_out`).
 """
 
 import heapq
@@ -28,7 +28,7 @@ from actors.scheduling.waiting_room import Bounds
 from actors.simulator.coasting import coast
 from actors.simulator.device import Device
 from actors.simulator.hardware import Hardware
-from actors.simulator.request import Request
+from actors.simulator.request import ANSWER_TOKEN, Request, requests_of
 from protocol import errors
 from protocol.messages import (
     Control,
@@ -46,10 +46,11 @@ from protocol.messages import (
     StepDone,
     Watch,
 )
+from protocol.people import people
 from protocol.scenario import Scenario
 from protocol.timeline import Timeline, Turn
 
-_TOKEN = SampledToken(1)
+_TOKEN = SampledToken(ANSWER_TOKEN)
 _SAMPLING = Sampling()
 
 
@@ -111,10 +112,8 @@ class Simulation:
         self._device = Device(hardware, setup.seed)
         self._most_rows = min(setup.max_running, hardware.max_step_tokens)
         self._now = 0.0
-        self._requests = [
-            Request(index, arrival, scenario.targets(arrival)) for index, arrival in enumerate(scenario.arrivals)
-        ]
-        self._named = {request.arrival.name: request for request in self._requests}
+        self._requests = requests_of(people(scenario))
+        self._named = {request.name: request for request in self._requests}
         self._clients: dict[str, int] = {}
         self._coming: list[tuple[float, int]] = []
         self._patience: deque[tuple[float, str]] = deque()
@@ -202,9 +201,7 @@ class Simulation:
         """Until everybody has ended."""
         for request in self._requests:
             if not request.waits_for:
-                self._arrives(request, request.arrival.at_s)
-            for name in request.arrival.after:
-                self._named[name].dependents.append(request)
+                self._arrives(request, request.at_s)
         self._for_admission.append(self._schedule.learned())
         while self._missed <= self._most_missed:
             self._settle()
@@ -247,11 +244,11 @@ class Simulation:
         return request.started_s is None and not request.outcome
 
     def _never_sent(self) -> None:
-        """Whoever was to come after the first token of one that ended without: as in a replay, it never comes."""
+        """What was to come after the first token or the answer of one that ended without: it never comes."""
         last_s = max((request.ended_s or 0.0 for request in self._requests), default=0.0)
         for request in self._requests:
             if not request.outcome:
-                assert request.waits_for, f"{request.arrival.name} waits for ever"
+                assert request.waits_for, f"{request.name} waits for ever"
                 request.arrived_s = request.ended_s = last_s
                 request.outcome = "not_sent"
                 self._ended += 1
@@ -275,29 +272,27 @@ class Simulation:
 
     def _ask(self, request: Request) -> None:
         """As the tokeniser does: what cannot fit into the context does not get as far as admission."""
-        arrival, most = request.arrival, self._setup.hardware.max_context
-        if arrival.prompt_tokens + arrival.output_tokens > most:
-            error = errors.context_length_exceeded(arrival.prompt_tokens, arrival.output_tokens, most)
+        person, most = request.person, self._setup.hardware.max_context
+        if request.prompt_tokens + request.output_tokens > most:
+            error = errors.context_length_exceeded(request.prompt_tokens, request.output_tokens, most)
             self._end(request, error.code)
             return
-        client = arrival.client or f"{arrival.name}\0"
-        connection = self._clients.setdefault(client, len(self._clients))
+        connection = self._clients.setdefault(request.client, len(self._clients))
         self._directory.add(self._client_address, connection)
         chance = random.Random(f"{self._setup.seed} {request.index}")
-        ttft_target_s, itl_target_s = request.targets
         self._for_admission.append(
             Enqueue(
-                arrival.name,
+                request.name,
                 connection,
                 "",
-                tokens=chance.randbytes(4 * arrival.prompt_tokens),
+                tokens=request.tokens(chance),
                 sampling=_SAMPLING,
-                max_output_tokens=arrival.output_tokens,
+                max_output_tokens=request.output_tokens,
                 end_tokens=(),
                 received_at=self._now,
-                service_tier=arrival.service_tier,
-                ttft_target_s=ttft_target_s,
-                itl_target_s=itl_target_s,
+                service_tier=person.service_tier,
+                ttft_target_s=person.ttft_target_s,
+                itl_target_s=person.itl_target_s,
             )
         )
 
@@ -306,13 +301,15 @@ class Simulation:
         for dependent in request.dependents:
             dependent.waits_for -= 1
             if not dependent.waits_for:
-                self._arrives(dependent, self._now + dependent.arrival.at_s)
+                self._arrives(dependent, self._now + dependent.at_s)
 
     def _end(self, request: Request, outcome: str) -> None:
-        assert not request.outcome, f"{request.arrival.name} ended twice"
+        assert not request.outcome, f"{request.name} ended twice"
         request.outcome = outcome
         request.ended_s = self._now
         self._ended += 1
+        if request.following is not None and outcome == "length":
+            self._arrives(request.following, self._now + request.following.at_s)
         if self._most_missed < math.inf and not request.life().met:
             self._missed += 1
         if self._ended % 64 == 0:

@@ -71,8 +71,8 @@ def test_a_file_may_say_everything_and_whole_numbers_are_seconds_too(tmp_path: P
     ("text", "said"),
     [
         ("name =", "is not TOML: "),
-        ("", "the file: Object missing required field `arrivals`."),
-        ("arrivals = []", "arrivals: Expected `array` of length >= 1."),
+        ("", "the file: nobody comes: it needs [[arrivals]] or [[people]]."),
+        ("arrivals = []", "the file: nobody comes: it needs [[arrivals]] or [[people]]."),
         ("arrival = 1\n" + ONE, "the file: there is no key `arrival`."),
         (ONE + "prompt = 3", "arrivals[0]: there is no key `prompt`."),
         (ONE + 'at_s = "0"', "arrivals[0].at_s: Expected `float`, got `str`."),

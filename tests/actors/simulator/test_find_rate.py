@@ -5,9 +5,9 @@ import math
 import pytest
 
 from actors.scheduling.policies import PolicyName
-from actors.simulator.find_rate import NEAR, Found, NoRate, RateSearch, enough_requests, least_span_s, own_rate, pressed
+from actors.simulator.find_rate import NEAR, Found, NoRate, RateSearch, enough_requests, least_span_s, own_rate
 from actors.simulator.simulation import Simulation
-from protocol.scenario import Arrival, Scenario
+from protocol.scenario import Arrival, Scenario, scaled
 from tests.actors.simulator.plain import SETUP, scenario
 
 STEADY = Scenario(
@@ -20,8 +20,8 @@ STEADY = Scenario(
 
 def test_pressed_together_they_come_faster_and_are_the_same() -> None:
     two = scenario(Arrival("A", 10, 1, at_s=3.0), Arrival("B", 10, 1, at_s=1.0, after=("A",)))
-    assert [arrival.at_s for arrival in pressed(two, 2.0).arrivals] == [1.5, 1.0], "B still comes 1 s after A"
-    assert own_rate(pressed(STEADY, 3.0)) == pytest.approx(3 * own_rate(STEADY))
+    assert [arrival.at_s for arrival in scaled(two, 2.0).arrivals] == [1.5, 1.0], "B still comes 1 s after A"
+    assert own_rate(scaled(STEADY, 3.0)) == pytest.approx(3 * own_rate(STEADY))
 
 
 def test_what_comes_all_at_once_has_no_rate() -> None:
@@ -34,7 +34,7 @@ def test_the_rate_found_is_kept_and_a_little_more_is_not() -> None:
     assert found.times > 1
     assert found.met >= 0.95
     assert found.per_s == pytest.approx(found.times * own_rate(STEADY))
-    above = Simulation(pressed(STEADY, found.times * NEAR), "fixed_chunk", SETUP).run()
+    above = Simulation(scaled(STEADY, found.times * NEAR), "fixed_chunk", SETUP).run()
     assert sum(life.met for life in above.lives) < 0.95 * len(above.lives)
 
 
