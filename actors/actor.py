@@ -88,9 +88,10 @@ class Mailbox(Generic[Inbox]):
     def __init__(self, clock: Clock, capacity: int) -> None:
         self._clock = clock
         self.capacity = capacity
-        self._control: OrderedDict[tuple[type, object], tuple[float, Any]] = OrderedDict()
-        self._data: deque[tuple[float, Any]] = deque()
-        self._slots: OrderedDict[tuple[type, object], tuple[float, Any]] = OrderedDict()
+        # Each since when it waits, and the message.
+        self._control: OrderedDict[tuple[type, object], tuple[Any, ...]] = OrderedDict()
+        self._data: deque[tuple[Any, ...]] = deque()
+        self._slots: OrderedDict[tuple[type, object], tuple[Any, ...]] = OrderedDict()
         self._control_lane, self._data_lane, self._slots_lane = _Lane(), _Lane(), _Lane()
         self._wake: Callable[[], object] | None = None
         """Tells whoever waits for a message, once, that there is one."""

@@ -95,9 +95,20 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["auto", "console", "json"], _doc("auto is console on a terminal and JSON lines elsewhere")
     ] = "auto"
 
+    trace: Annotated[
+        str | None,
+        _doc("write every message between actors to this file, to be read by rota trace; no text and no key is in it"),
+    ] = None
+    trace_bytes: Annotated[str, _doc("how large a file of the trace becomes before the next is begun")] = "256MiB"
+    trace_files: Annotated[int, Meta(ge=1), _doc("files of the trace that are kept, the one written to among them")] = 4
+
     @property
     def kv_memory_bytes(self) -> int | None:
         return None if self.kv_memory is None else parse_size(self.kv_memory)
+
+    @property
+    def trace_file_bytes(self) -> int:
+        return parse_size(self.trace_bytes)
 
     @property
     def tiers(self) -> Tiers:
@@ -107,6 +118,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 _FORMS = {"api_keys": "NAME=KEY", "key_tiers": "NAME=TIER", "targets": "TIER=TTFT_MS/ITL_MS"}
 """How one of several is written."""
+_SIZES = ("kv_memory", "trace_bytes")
+_LEAST_TRACE_BYTES = 2**16
+"""Several of what is written at once, as a rule."""
 _MOST_BYTES = 2**50
 """Far above any machine's memory, and far below what a message between processes can say."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -238,7 +252,7 @@ def _convert(name: str, value: Any, where: str) -> Any:
     if get_origin(inner) is tuple and isinstance(value, str | list):
         given = [value] if isinstance(value, str) else value
         value = [part for one in given for part in (one.split(",") if isinstance(one, str) else [one]) if part]
-    if name == "kv_memory" and isinstance(value, int):
+    if name in _SIZES and isinstance(value, int):
         value = str(value)  # a plain number of bytes is a size, and TOML need not quote it
     if isinstance(value, str) and type(None) in get_args(inner) and value.lower() in ("none", ""):
         value = None
@@ -263,6 +277,11 @@ def _check(config: Config) -> None:
     """What no single field can know. Raises ConfigError."""
     if config.kv_memory is not None:
         parse_size(config.kv_memory)
+    if config.trace_file_bytes < _LEAST_TRACE_BYTES:
+        raise ConfigError(
+            f"Trace files of {config.trace_bytes} are too small: the least is {_LEAST_TRACE_BYTES // 2**10} KiB. Set "
+            "--trace-bytes."
+        )
     for origin in config.origins:
         if not re.fullmatch(r"https?://[^/\s]+", origin):
             raise ConfigError(f"{origin!r} is not an origin; write one like https://shop.example, without a path.")

@@ -6,6 +6,7 @@ event of the wire and no step.
 
 import asyncio
 import contextlib
+import importlib.metadata
 import random
 import secrets
 import time
@@ -32,6 +33,7 @@ from actors.scheduling.policies import policy_named
 from actors.scheduling.waiting_room import Bounds
 from actors.socket import Socket
 from actors.tokeniser import Tokeniser, TokeniserInbox
+from actors.tracing import Tracer, mailboxes
 from actors.vocabulary import Vocabulary
 from actors.worker_process import Child
 from protocol.messages import (
@@ -83,6 +85,7 @@ class Engine:
         chance: random.Random | None = None,
         patience: Patience | None = None,
         limits: ConnectionLimits | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._config = config
         self._new_child = new_child
@@ -96,6 +99,7 @@ class Engine:
         self._limits = limits if limits is not None else ConnectionLimits()
         self.metrics = Metrics()
         self.health = Health(unix_clock())
+        self.metrics.worker_up.set_function(lambda: float(self.health.ready))
         self.directory = Directory()
         self._tasks: set[asyncio.Task[None]] = set()
         self._worker_tasks: set[asyncio.Task[None]] = set()
@@ -103,15 +107,18 @@ class Engine:
         self._stopping = False
         self._drain: Drain | None = None
         self._nobody_here = asyncio.Event()
-        self._inbox: Mailbox[EngineInbox] = Mailbox(clock, 1)
-        self.tokeniser: Mailbox[TokeniserInbox] = Mailbox(clock, ASKED_AHEAD)
-        self.admission: Mailbox[AdmissionInbox] = Mailbox(clock, ASKED_AHEAD)
-        self.scheduler: Mailbox[SchedulerInbox] = Mailbox(clock, config.max_running)
-        self.executor: Mailbox[ExecutorInbox] = Mailbox(clock, STEPS_AHEAD)
-        self.detokeniser: Mailbox[DetokeniserInbox] = Mailbox(clock, TOKENS_AHEAD + STEPS_AHEAD)
-        self.reaper: Mailbox[ReaperInbox] = Mailbox(clock, 1)
+        self._mailbox = mailboxes(clock, tracer)
+        self._inbox: Mailbox[EngineInbox] = self._mailbox("engine", 1)
+        self.tokeniser: Mailbox[TokeniserInbox] = self._mailbox("tokeniser", ASKED_AHEAD)
+        self.admission: Mailbox[AdmissionInbox] = self._mailbox("admission", ASKED_AHEAD)
+        self.scheduler: Mailbox[SchedulerInbox] = self._mailbox("scheduler", config.max_running)
+        self.executor: Mailbox[ExecutorInbox] = self._mailbox("executor", STEPS_AHEAD)
+        self.detokeniser: Mailbox[DetokeniserInbox] = self._mailbox("detokeniser", TOKENS_AHEAD + STEPS_AHEAD)
+        self.reaper: Mailbox[ReaperInbox] = self._mailbox("reaper", 1)
         self._child: Child
-        self.metrics.before_scrape(self._count_mailboxes)
+        self.metrics.mailboxes.statistics = lambda: {
+            name: mailbox.statistics() for name, mailbox in self.mailboxes.items()
+        }
 
     # --- building ---
 
@@ -234,6 +241,7 @@ class Engine:
                             on_ready(message)
                         self.tokeniser.tell(message)
                         self.health.serving(message)
+                        self._show_model(message)
                     case ModelRefused():
                         raise EngineStopped(message.message)
                     case WorkerLost():
@@ -261,7 +269,7 @@ class Engine:
         """The whole life of one socket. Returns when it is closed and the engine has let go of its requests."""
         assert self.health.model is not None, "a socket was let in before there was a model"
         connection = self.directory.next_id()
-        mailbox: Mailbox[ConnectionInbox] = Mailbox(self._clock, FRAMES_AHEAD)
+        mailbox: Mailbox[ConnectionInbox] = self._mailbox(f"connection {connection}", FRAMES_AHEAD)
         actor = Connection(
             mailbox,
             connection=connection,
@@ -295,13 +303,10 @@ class Engine:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._nobody_here.wait(), LEAVE_S)
 
-    def _count_mailboxes(self) -> None:
-        """Bring the gauges of every mailbox up to date."""
-        for name, mailbox in self.mailboxes.items():
-            for lane, statistics in mailbox.statistics().items():
-                self.metrics.mailbox_depth.labels(name, lane).set(statistics.depth)
-                self.metrics.mailbox_high_water.labels(name, lane).set(statistics.high_water)
-                self.metrics.mailbox_wait.labels(name, lane).set(statistics.waited_s)
+    def _show_model(self, ready: ModelReady) -> None:
+        version = importlib.metadata.version("rota")
+        shown = {"model": ready.name, "device": ready.device, "dtype": ready.dtype, "kernels": ready.kernels}
+        self.metrics.info.info({"version": version, "policy": self._config.policy, **shown})
 
     @property
     def mailboxes(self) -> dict[str, Mailbox[Any]]:

@@ -9,18 +9,24 @@ import importlib.metadata
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 import structlog
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from actors import logs
+from actors import logs, trace_lines
 from actors.config import Config, ConfigError
 from actors.engine import Engine, EngineStopped
 from actors.offload import OffloadThread
 from actors.server import Server, ServerSettings
+from actors.trace_files import NotATrace, TraceFiles
+from actors.trace_writer import TraceWriter
+from actors.tracing import Tracer
 from actors.vocabulary import Vocabulary
 from actors.worker_process import WorkerProcess
 from protocol.messages import ModelReady
@@ -35,11 +41,40 @@ def serve(settings: Config) -> None:
 
     def announce(address: str, ready: ModelReady) -> None:
         if settings.log_format != "json":  # who asked for JSON wants nothing else
-            _print_ready(address, ready)
+            _print_ready(address, ready, settings.trace)
         if log_format == "json":
-            _log_ready(address, ready)
+            _log_ready(address, ready, settings.trace)
 
-    uvloop.run(_serve(settings, announce))
+    tracer = None if settings.trace is None else Tracer(time.monotonic, time.time)
+    writer = None if tracer is None else _trace(tracer, settings)
+    try:
+        uvloop.run(_serve(settings, announce, tracer))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _trace(tracer: Tracer, settings: Config) -> TraceWriter:
+    """Begins to write. Raises ConfigError when that is not possible."""
+    assert settings.trace is not None
+    begun = trace_lines.begun
+    files = TraceFiles(
+        Path(settings.trace),
+        settings.trace_file_bytes,
+        settings.trace_files,
+        lambda: msgspec.json.encode(begun(time.time())) + b"\n",
+    )
+    try:
+        files.open()
+    except NotATrace as error:
+        raise ConfigError(f"{error}. Name another file with --trace, or move that one away.") from None
+    except OSError as error:
+        raise ConfigError(
+            f"The trace cannot be written to {settings.trace}: {error.strerror}. Name another file with --trace."
+        ) from None
+    writer = TraceWriter(tracer, files)
+    writer.start()
+    return writer
 
 
 def _refuse_foreign_kernels() -> None:
@@ -54,10 +89,10 @@ def _refuse_foreign_kernels() -> None:
     )
 
 
-async def _serve(settings: Config, announce: Callable[[str, ModelReady], None]) -> None:
+async def _serve(settings: Config, announce: Callable[[str, ModelReady], None], tracer: Tracer | None) -> None:
     """Listen, load, serve, drain, leave."""
     offload = OffloadThread("vocabulary")
-    engine = Engine(settings, new_child=WorkerProcess, load_vocabulary=Vocabulary.load, offload=offload)
+    engine = Engine(settings, new_child=WorkerProcess, load_vocabulary=Vocabulary.load, offload=offload, tracer=tracer)
     server = Server(
         ServerSettings(
             host=settings.host,
@@ -107,7 +142,7 @@ def _address(settings: Config, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _print_ready(address: str, ready: ModelReady) -> None:
+def _print_ready(address: str, ready: ModelReady, trace: str | None) -> None:
     """What the person at the terminal is waiting for: the memory, and where the page is."""
     tokens = ready.blocks * ready.block_size
     table = Table(title=f"{ready.name} · {ready.dtype} on {ready.device}", title_justify="left")
@@ -123,10 +158,12 @@ def _print_ready(address: str, ready: ModelReady) -> None:
     console.print(f"Ready: the first step took {ready.first_step_s * 1e3:.0f} ms, computed by {ready.kernels}.")
     console.print(f"  chat     http://{address}/", soft_wrap=True)
     console.print(f"  clients  ws://{address}/v1/responses", soft_wrap=True)
+    if trace is not None:
+        console.print(f"  trace    {trace}", soft_wrap=True, markup=False, highlight=False)
     console.print("Ctrl-C lets running answers end; a second one stops them.")
 
 
-def _log_ready(address: str, ready: ModelReady) -> None:
+def _log_ready(address: str, ready: ModelReady, trace: str | None) -> None:
     log.info(
         "engine.ready",
         page=f"http://{address}/",
@@ -142,6 +179,7 @@ def _log_ready(address: str, ready: ModelReady) -> None:
         kv_bytes=ready.kv_bytes,
         working_bytes=ready.working_bytes,
         first_step_ms=round(ready.first_step_s * 1e3, 1),
+        **({} if trace is None else {"trace": trace}),
     )
 
 

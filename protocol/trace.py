@@ -3,8 +3,10 @@
 Knows the shape of a line and of the files. Knows neither actors nor what a line means.
 
 A trace is one file, or several: when `FILE` has grown to its size it becomes `FILE.1`, what was that `FILE.2`, and so
-on; a higher number is older. Every file begins with a line of the type `BEGUN`, and one of the type `LOST` stands where
-messages could not be written. The last line of a file may be cut off, as its writer may be at work, or have died.
+on; a higher number is older. Every file begins with a line of the type `BEGUN`, and so does every run in a file that
+was there: from there on connections and steps are counted anew. One of the type `LOST` stands where messages could not
+be written. The last line of a file may be cut off, as its writer may be at work, or have died; so may one before a
+`BEGUN` or a `LOST`.
 """
 
 from pathlib import Path
@@ -20,7 +22,7 @@ BEGUN = "trace.begun"
 LOST = "trace.lost"
 
 
-class TraceLine(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"}):
+class TraceLine(Struct, frozen=True, gc=False, omit_defaults=True, rename={"from_": "from"}):
     """One message. What it does not say is left out.
 
     `waited_s` and `handled_s` are durations in seconds: it was sent at `time`, taken from its mailbox at
@@ -33,8 +35,8 @@ class TraceLine(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"
     time: float
     """Unix time in seconds, when it was sent; of one that replaced another in its lane, when the older one was."""
     from_: str = ""
-    """The actor that sent it (`scheduler`, `connection 12`), or what else is not one: `socket`, `worker`, `thread`,
-    `timer`, `engine`."""
+    """The actor that sent it (`scheduler`, `connection 12`), or what else is not one: `socket`, `writer` (a
+    connection's), `worker`, `thread`, `timer`, `engine`."""
     to: str = ""
     lane: str = ""
     """Of the mailbox it waited in: `data`, `control` or `slots`."""
@@ -62,6 +64,8 @@ class TraceLine(Struct, frozen=True, omit_defaults=True, rename={"from_": "from"
     """Of `Text`."""
     reason: str | None = None
     """A finish reason, or an error's code."""
+    code: str | None = None
+    """Of an `Ended` that failed: its error's."""
     position: int | None = None
     """In the waiting room, from 1."""
     paused: bool | None = None

@@ -1,6 +1,8 @@
-"""The law of mailboxes: what overtakes what, what is lost (nothing), and what a cancel does."""
+"""The law of mailboxes: what overtakes what, what is lost (nothing), and what a cancel does; traced or not."""
 
 import asyncio
+import sys
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import ClassVar
 
@@ -9,10 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.actor import Actor, Address, Clock, Fate, LaneStatistics, Mailbox
+from actors.tracing import TracedMailbox, Tracer
 from protocol.messages import Cancel, Credit, SetPaused, Step, Text, TextEnd
 from tests.actors.recorders import HandClock
 
 Inbox = Step | Cancel | SetPaused | Credit | Text
+
+
+def traced(clock: Clock, capacity: int) -> TracedMailbox[Inbox]:
+    return TracedMailbox(clock, capacity, "keeper", Tracer(clock, still))
+
+
+@pytest.fixture(scope="module", autouse=True, params=[Mailbox, traced], ids=["plain", "traced"])
+def each_kind_of_mailbox(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test here is run with both."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "Mailbox", request.param)
+        yield
 
 
 def step(number: int) -> Step:

@@ -44,6 +44,9 @@ OTHERS: dict[str, tuple[str, object]] = {
     "origins": ("https://shop.example", ("https://shop.example",)),
     "allow_no_key": ("true", True),
     "log_format": ("json", "json"),
+    "trace": ("trace.jsonl", "trace.jsonl"),
+    "trace_bytes": ("64KiB", "64KiB"),
+    "trace_files": ("2", 2),
 }
 """For every setting a value that is not its default: as text, and as it is read."""
 
@@ -208,6 +211,9 @@ def test_a_name_near_to_none_is_told_so(tmp_path: Path) -> None:
             ["--max-context", str(2**63)],
             f"--max-context cannot be '{2**63}': it must be a whole number <= 2147483647.",
         ),
+        (["--trace-bytes", "lots"], "'lots' is not a size; write one like 4GiB or 512MiB."),
+        (["--trace-bytes", "4k"], "Trace files of 4k are too small: the least is 64 KiB. Set --trace-bytes."),
+        (["--trace-files", "0"], "--trace-files cannot be '0': it must be a whole number >= 1."),
         (["--kv-memory", "9999999TiB"], "'9999999TiB' is more memory than there can be; the most is 1,024 TiB."),
         (["--max-context", "long"], "--max-context cannot be 'long': it must be a whole number."),
         (["--max-wait-s", "0"], "--max-wait-s cannot be '0': it must be a number > 0.0."),

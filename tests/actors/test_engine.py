@@ -20,6 +20,7 @@ from actors.connection import Connection
 from actors.directory import ConnectionInbox
 from actors.engine import Engine, EngineStopped
 from actors.reaper import Patience
+from actors.tracing import Tracer
 from actors.vocabulary import Vocabulary
 from protocol import errors
 from protocol.messages import (
@@ -73,7 +74,14 @@ class Worker(FakeWorker):
 class House:
     """An engine that runs, its workers, and all that its connections were told."""
 
-    def __init__(self, loop: SimulatedLoop, vocabulary: Vocabulary, patience: Patience, config: Config) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        vocabulary: Vocabulary,
+        patience: Patience,
+        config: Config,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.loop = loop
         self.workers: list[Worker] = []
         self.told: dict[int, list[ConnectionInbox]] = {}
@@ -90,6 +98,7 @@ class House:
             new_id=lambda: f"{next(self._ids):032x}",
             chance=Random(1),
             patience=patience,
+            tracer=tracer,
         )
         self.running: asyncio.Task[None]
 

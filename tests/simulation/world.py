@@ -6,6 +6,7 @@ Everything but time, sockets and the worker process is the real thing. A run is 
 import asyncio
 import json
 import logging
+import sys
 from array import array
 from collections.abc import Callable
 from random import Random
@@ -24,6 +25,7 @@ from actors.reaper import Patience, Reaper
 from actors.scheduler import Scheduler
 from actors.scheduling.policies import POLICIES, PolicyName
 from actors.tokeniser import Tokeniser
+from actors.tracing import Tracer
 from actors.vocabulary import Vocabulary
 from protocol.input_items import Message
 from protocol.messages import Ask, ModelReady, Tokens
@@ -53,12 +55,16 @@ class InjectedFault(Exception):
 class World:
     """A seed and all that follows from it."""
 
-    def __init__(self, seed: int, vocabulary: Vocabulary, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, vocabulary: Vocabulary, trace: Callable[[str], None] | None = None, *, traced: bool = False
+    ) -> None:
+        """`trace` is told every message; `traced`: the engine has a tracer of its own."""
         self.seed = seed
         self.chance = Random(seed)
         self.trace = trace
         self.vocabulary = vocabulary
         self.loop = SimulatedLoop(Random(self.chance.random()))
+        self.tracer = Tracer(self.loop.time, self._unix_time, most=sys.maxsize) if traced else None
         self.messages = 0
         self.faults = self._plan_faults()
         self.fault_names: list[str] = []
@@ -164,11 +170,12 @@ class World:
             load_vocabulary=lambda _: self.vocabulary,
             offload=self._offload,
             clock=self.loop.time,
-            unix_clock=lambda: 1_700_000_000 + self.loop.time(),
+            unix_clock=self._unix_time,
             new_id=self._new_id,
             chance=Random(chance.random()),
             patience=Patience(tick_s=0.25, sweep_s=0.5, audit_s=1.0, reader_stalled_s=20.0),
             limits=ConnectionLimits(pause_chars=8, turn_bytes=600, lanes=6, running=4),
+            tracer=self.tracer,
         )
         ready: asyncio.Future[ModelReady] = self.loop.create_future()
         engine = asyncio.create_task(self.engine.run(ready.set_result), name="engine")
@@ -212,6 +219,9 @@ class World:
             assert not detokeniser._answers, f"the detokeniser still has {detokeniser._answers}"
         left = [task.get_name() for task in asyncio.all_tasks() - self._outer_tasks if not task.done()]
         assert not left, f"tasks are left: {left}"
+
+    def _unix_time(self) -> float:
+        return 1_700_000_000 + self.loop.time()
 
     def _new_id(self) -> str:
         self._last_id += 1
