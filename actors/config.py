@@ -80,7 +80,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grace_s: Annotated[float, Meta(ge=0), _doc("how long running answers may go on after SIGTERM, in seconds")] = 10.0
     hang_s: Annotated[float, Meta(gt=0), _doc("a worker that makes no progress for so long is started anew")] = 60.0
     load_s: Annotated[float, Meta(gt=0), _doc("a worker that takes so long to load its model is started anew")] = 300.0
-    max_connections: Annotated[int, Meta(ge=1), _doc("open sockets")] = 1024
+    max_connections: Annotated[int, Meta(ge=1), _doc("open sockets")] = 4096
     api_keys: Annotated[
         tuple[str, ...], _doc("keys that clients must present, each NAME=KEY; without any, everyone may ask")
     ] = ()

@@ -6,7 +6,6 @@ event of the wire and no step.
 
 import asyncio
 import contextlib
-import importlib.metadata
 import random
 import secrets
 import time
@@ -108,6 +107,8 @@ class Engine:
         self._drain: Drain | None = None
         self._nobody_here = asyncio.Event()
         self._mailbox = mailboxes(clock, tracer)
+        if tracer is not None:
+            self.metrics.trace_lost.count = lambda: tracer.lost + tracer.unwritten
         self._inbox: Mailbox[EngineInbox] = self._mailbox("engine", 1)
         self.tokeniser: Mailbox[TokeniserInbox] = self._mailbox("tokeniser", ASKED_AHEAD)
         self.admission: Mailbox[AdmissionInbox] = self._mailbox("admission", ASKED_AHEAD)
@@ -241,7 +242,7 @@ class Engine:
                             on_ready(message)
                         self.tokeniser.tell(message)
                         self.health.serving(message)
-                        self._show_model(message)
+                        self.metrics.show_model(message, self._config.policy)
                     case ModelRefused():
                         raise EngineStopped(message.message)
                     case WorkerLost():
@@ -302,11 +303,6 @@ class Engine:
         if len(self.directory):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._nobody_here.wait(), LEAVE_S)
-
-    def _show_model(self, ready: ModelReady) -> None:
-        version = importlib.metadata.version("rota")
-        shown = {"model": ready.name, "device": ready.device, "dtype": ready.dtype, "kernels": ready.kernels}
-        self.metrics.info.info({"version": version, "policy": self._config.policy, **shown})
 
     @property
     def mailboxes(self) -> dict[str, Mailbox[Any]]:

@@ -3,6 +3,7 @@
 Knows names, units and buckets; the table in CONTRIBUTING.md says what each means. Knows nothing of who counts.
 """
 
+import importlib.metadata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -13,7 +14,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import INF, floatToGoString
 
 from actors.actor import LaneStatistics
-from protocol.messages import FinishReason, Stats
+from protocol.messages import FinishReason, ModelReady, Stats
 
 # A datacentre's GPU makes a token in 5 to 30 ms and a laptop's processor in 10 to 200, so the buckets stand closest
 # there. Every default target is a bound of its histogram: what share met it can be read off.
@@ -51,6 +52,19 @@ class TokenHistogram(Collector):
     def collect(self) -> Iterable[Metric]:
         buckets = zip(map(floatToGoString, self._bounds), map(float, accumulate(self._counts)), strict=True)
         yield HistogramMetricFamily(self._name, self._documentation, buckets=list(buckets), sum_value=self._sum)
+
+
+class CountElsewhere(Collector):
+    """A counter that somebody else keeps, and that is read when somebody asks."""
+
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
+        self._name = name
+        self._documentation = documentation
+        self.count: Callable[[], float] = lambda: 0
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(self._name, self._documentation, value=self.count())
 
 
 class MailboxCollector(Collector):
@@ -138,7 +152,7 @@ class Metrics:
         )
         self.loop_lag = histogram("rota_event_loop_lag_seconds", "How late the event loop ran a timer.", LAG_S)
         self.mailboxes = MailboxCollector(r)
-        self.trace_lost = Counter("rota_trace_lost", "Messages that the trace could not take.", registry=r)
+        self.trace_lost = CountElsewhere("rota_trace_lost", "Messages that the trace could not take.", r)
         ProcessCollector(registry=r)
 
         self._queued: dict[str, Callable[[], int]] = {}
@@ -151,6 +165,12 @@ class Metrics:
     def queued_at(self, holder: str, count: Callable[[], int]) -> None:
         """The same, for a holder that is asked at every exposition and need not keep count."""
         self._queued[holder] = count
+
+    def show_model(self, ready: ModelReady, policy: str) -> None:
+        """What is served, by which rota."""
+        version = importlib.metadata.version("rota")
+        shown = {"model": ready.name, "device": ready.device, "dtype": ready.dtype, "kernels": ready.kernels}
+        self.info.info({"version": version, "policy": policy, **shown})
 
     def count_finished(
         self,

@@ -23,6 +23,7 @@ from actors import logs, trace_lines
 from actors.config import Config, ConfigError
 from actors.engine import Engine, EngineStopped
 from actors.offload import OffloadThread
+from actors.open_files import allow_files
 from actors.server import Server, ServerSettings
 from actors.trace_files import NotATrace, TraceFiles
 from actors.trace_writer import TraceWriter
@@ -30,6 +31,9 @@ from actors.tracing import Tracer
 from actors.vocabulary import Vocabulary
 from actors.worker_process import WorkerProcess
 from protocol.messages import ModelReady
+
+SPARE_FILES = 128
+"""Beside the sockets: what the model, the worker's pipe, the trace and the libraries have open."""
 
 log = structlog.get_logger()
 
@@ -91,6 +95,7 @@ def _refuse_foreign_kernels() -> None:
 
 async def _serve(settings: Config, announce: Callable[[str, ModelReady], None], tracer: Tracer | None) -> None:
     """Listen, load, serve, drain, leave."""
+    connections = _allowed(settings.max_connections)
     offload = OffloadThread("vocabulary")
     engine = Engine(settings, new_child=WorkerProcess, load_vocabulary=Vocabulary.load, offload=offload, tracer=tracer)
     server = Server(
@@ -99,8 +104,8 @@ async def _serve(settings: Config, announce: Callable[[str, ModelReady], None], 
             port=settings.port,
             keys=dict(key.split("=", 1) for key in settings.api_keys),
             origins=settings.origins,
-            connections=settings.max_connections,
-            connections_per_address=settings.max_connections,
+            connections=connections,
+            connections_per_address=connections,
         ),
         engine.health,
         engine.metrics,
@@ -124,6 +129,16 @@ async def _serve(settings: Config, announce: Callable[[str, ModelReady], None], 
     finally:
         await server.close()
         offload.close()
+
+
+def _allowed(connections: int) -> int:
+    """So many sockets there may be, of those that were asked for: each is an open file."""
+    files = allow_files(connections + SPARE_FILES)
+    if files < connections + SPARE_FILES:
+        most = max(1, files - SPARE_FILES)
+        log.warning("connections.limited", asked=connections, allowed=most, open_files=files)
+        return most
+    return connections
 
 
 def _cannot_listen(settings: Config, error: OSError) -> str:

@@ -36,7 +36,6 @@ class TraceWriter:
         self._every_s = every_s
         self._encoder = msgspec.json.Encoder()
         self._stopping = threading.Event()
-        self._unwritten = 0
         self._told = 0
         self._failing = False
         self._behind = False
@@ -67,7 +66,7 @@ class TraceWriter:
     @property
     def _lost(self) -> int:
         """Messages that the trace does not tell of yet, and will not."""
-        return self._tracer.lost + self._unwritten - self._told
+        return self._tracer.lost + self._tracer.unwritten - self._told
 
     def _write_all(self) -> None:
         """All that is there now."""
@@ -99,7 +98,7 @@ class TraceWriter:
                 lines = [trace_lines.line_of(record, unix_s) for record in records]
                 files.write(self._encoder.encode_lines(lines), count)
         except (OSError, NotATrace) as error:
-            self._unwritten += count - (files.lines - before) + self._forget()
+            tracer.unwritten += count - (files.lines - before) + self._forget()
             if not self._failing:
                 self._failing = True
                 why = error.strerror if isinstance(error, OSError) else str(error)
@@ -107,7 +106,7 @@ class TraceWriter:
             return False
         if self._failing:
             self._failing = False
-            log.info("trace.writable", file=str(files.path), lost=self._unwritten)
+            log.info("trace.writable", file=str(files.path), lost=tracer.unwritten)
         return True
 
     def _forget(self) -> int:

@@ -52,6 +52,8 @@ class Tracer:
         self.records: deque[Record] = deque()
         self.lost = 0
         """Messages that found no room, so far. Only the loop counts here."""
+        self.unwritten = 0
+        """Messages that no file would take, so far. Only the thread counts here."""
         self.running = ""
         """The actor whose handler runs now; "" while none does."""
 
