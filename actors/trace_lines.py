@@ -13,6 +13,7 @@ from typing import Any
 from actors.tracing import Record
 from protocol.messages import (
     Accepted,
+    Ask,
     CloseConnection,
     ConnectionClosed,
     ConnectionId,
@@ -63,6 +64,7 @@ def line_of(record: Record, unix_s: float) -> TraceLine:
     kind = type(message)
     connection = getattr(message, "connection", None)
     says: Callable[[Any], dict[str, Any]] = _SAYS.get(kind, _nothing)
+    said = {"lane_s": record.sent_at - message.received_at} if kind is Ask else says(message)
     return TraceLine(
         kind.__name__,
         record.sent_at + unix_s,
@@ -73,7 +75,7 @@ def line_of(record: Record, unix_s: float) -> TraceLine:
         None if handled_at is None else handled_at - record.taken_at,
         getattr(message, "request", None),
         _number(to) or _number(sender) if connection is None else connection,
-        **says(message),
+        **said,
     )
 
 

@@ -27,7 +27,7 @@ class TraceLine(Struct, frozen=True, gc=False, omit_defaults=True, rename={"from
 
     `waited_s` and `handled_s` are durations in seconds: it was sent at `time`, taken from its mailbox at
     `time + waited_s`, and its handler returned at `time + waited_s + handled_s`. Lines stand in the order in which
-    they were handled. The fields from `step` on are what the message says, counted: no line holds a reader's text.
+    they were handled. The fields from `lane_s` on are what the message says, counted: no line holds a reader's text.
     """
 
     type: str
@@ -47,6 +47,8 @@ class TraceLine(Struct, frozen=True, gc=False, omit_defaults=True, rename={"from
     connection: int | None = None
 
     # --- what it says
+    lane_s: float | None = None
+    """Of an `Ask`: from receiving its frame to its turn in its lane on the socket."""
     step: int | None = None
     chunks: tuple[tuple[RequestId, int, int, bool], ...] = ()
     """Of a `Step`: each request, the position from which on it is computed, how many tokens (a decode row has 1), and

@@ -71,7 +71,7 @@ def line(message: object, sender: str = "engine", to: str = "scheduler", handled
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (Ask("r", 7, "anna", ResponseCreate(), 1.0), {"request": "r", "connection": 7}),
+        (Ask("r", 7, "anna", ResponseCreate(), 12.0), {"request": "r", "connection": 7, "lane_s": 0.5}),
         (
             enqueue("r", 5, connection=7, max_output_tokens=9, ttft_target_s=3.0),
             {
