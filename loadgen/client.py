@@ -1,8 +1,7 @@
 """One socket to a server, and what happened on it.
 
-Knows the wire from the client's side (WIRE.md), on the default lane with one request at a time, and stamps every
-event as it is received. Decodes only the fields a client of figures needs, so that measuring many sockets costs
-little. Knows nothing of percentiles, prompts, or how many sockets there are.
+Knows how a socket is opened and asked, on the default lane with one request at a time, and stamps every event as it is
+received. What an event tells is in `answers`. Knows nothing of percentiles, prompts, or how many sockets there are.
 """
 
 import asyncio
@@ -16,67 +15,25 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.protocol import State
 
-from loadgen.figures import Exchange
+from loadgen.answers import Error, events, hear, record_drop, record_unreadable
+from loadgen.exchange import Exchange
+from loadgen.pace import Pace, sleep_until
+from loadgen.slow_socket import slow_socket
 
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
+PING_S = 20.0
 LARGEST_MODELS_LIST = 2**20
-
-FINISHED = frozenset({"stop", "stop_text", "length", "prefilled"})
-"""The finish reasons of an answer that ended as it was asked to."""
-
-
-# -- what is read of an event; everything else is skipped without being built
-
-
-class _TokenDetails(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct, frozen=True):
-    input_tokens: int | None = None
-    input_tokens_details: _TokenDetails | None = None
-    output_tokens: int | None = None
-
-
-class _Rota(msgspec.Struct, frozen=True):
-    finish_reason: str | None = None
-    queue_ms: float | None = None
-    prefill_ms: float | None = None
-    ttft_ms: float | None = None
-    preemptions: int | None = None
-    error_code: str | None = None
-
-
-class _Error(msgspec.Struct, frozen=True):
-    code: str | None = None
-    type: str | None = None
-    message: str | None = None
-
-
-class _IncompleteDetails(msgspec.Struct, frozen=True):
-    reason: str | None = None
-
-
-class _Response(msgspec.Struct, frozen=True):
-    status: str | None = None
-    usage: _Usage | None = None
-    rota: _Rota | None = None
-    error: _Error | None = None
-    incomplete_details: _IncompleteDetails | None = None
-
-
-class Event(msgspec.Struct, frozen=True):
-    type: str
-    stream_id: str | None = None
-    delta: str | None = None
-    response: _Response | None = None
-    error: _Error | None = None
+GOING_AWAY = 1001
+"""The close code of a page that is closed (RFC 6455, 7.4.1)."""
+SLOW_QUEUE = 2
+"""Frames that a slow reader's socket holds before it takes no more from the network."""
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
-    error: _Error | None = None
+    error: Error | None = None
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -85,9 +42,6 @@ class _Model(msgspec.Struct, frozen=True):
 
 class _Models(msgspec.Struct, frozen=True):
     data: list[_Model]
-
-
-events = msgspec.json.Decoder(Event)
 
 
 class Unreachable(Exception):
@@ -116,20 +70,6 @@ class _StraightConnect(connect):
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
-
-
-def request_body(model: str, prompt: str, *, max_output_tokens: int, temperature: float, ignore_eos: bool) -> bytes:
-    """One `response.create` frame. `ignore_eos` is rota's own field: left out when false, for servers without it."""
-    body: dict[str, Any] = {
-        "type": "response.create",
-        "model": model,
-        "input": prompt,
-        "max_output_tokens": max_output_tokens,
-        "temperature": temperature,
-    }
-    if ignore_eos:
-        body["ignore_eos"] = True
-    return msgspec.json.encode(body)
 
 
 def first_model(url: str, key: str | None, timeout_s: float) -> str:
@@ -164,14 +104,19 @@ def first_model(url: str, key: str | None, timeout_s: float) -> str:
     return models.data[0].id
 
 
-async def connected(url: str, key: str | None) -> ClientConnection:
+async def connected(url: str, key: str | None, *, slow: bool = False, silent: bool = False) -> ClientConnection:
     """Connect, within `CONNECT_TIMEOUT_S`. Raises `NotOpened`.
+
+    `slow`: whoever receives takes its time, and next to nothing is held for it meanwhile. `silent`: no pings of our
+    own; neither has a slow reader any, because the answer would stand in line behind all that it has not read.
 
     Proxies are not used: figures through a proxy would be the proxy's. Keepalive is the library's (20 s, 20 s),
     as in the official client, so a server that answers no ping for 40 s counts as a dropped socket here as it
     would there.
     """
     try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            given: dict[str, Any] = {"sock": await slow_socket(*host_and_port(url))} if slow else {}
         return await _StraightConnect(
             url,
             additional_headers=authorization(key),
@@ -180,7 +125,10 @@ async def connected(url: str, key: str | None) -> ClientConnection:
             open_timeout=CONNECT_TIMEOUT_S,
             close_timeout=CLOSE_TIMEOUT_S,
             max_size=None,
-            max_queue=None,  # the client must read at once what comes, or it would time its own backpressure
+            # Else the client must read at once what comes, or it would time its own backpressure.
+            max_queue=SLOW_QUEUE if slow else None,
+            ping_interval=None if slow or silent else PING_S,
+            **given,
         )
     except InvalidStatus as declined:
         response = declined.response
@@ -200,23 +148,47 @@ async def connected(url: str, key: str | None) -> ClientConnection:
 class Socket:
     """One open WebSocket. One request at a time: `ask` returns when the answer has ended, or cannot come any more."""
 
-    def __init__(self, connection: ClientConnection, number: int = 0) -> None:
+    def __init__(
+        self,
+        connection: ClientConnection,
+        number: int = 0,
+        *,
+        connect_ms: float | None = None,
+        reads_per_s: float | None = None,
+    ) -> None:
+        """`reads_per_s`: takes no more pieces of text than that, once the first has come."""
         self._connection = connection
+        self._reads_per_s = reads_per_s
         self.number = number
+        self._connect_ms = connect_ms
 
     @classmethod
-    async def open(cls, url: str, key: str | None, number: int = 0) -> "Socket":
+    async def open(
+        cls, url: str, key: str | None, number: int = 0, *, reads_per_s: float | None = None, silent: bool = False
+    ) -> "Socket":
         """As `connected`."""
-        return cls(await connected(url, key), number)
+        began_s = time.perf_counter()
+        connection = await connected(url, key, slow=reads_per_s is not None, silent=silent)
+        return cls(connection, number, connect_ms=(time.perf_counter() - began_s) * 1e3, reads_per_s=reads_per_s)
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection.state is State.OPEN
+
+    def connect_ms_once(self) -> float | None:
+        """As `Askable.connect_ms_once`."""
+        told, self._connect_ms = self._connect_ms, None
+        return told
 
     async def ask(self, body: bytes, exchange: Exchange, on_text: Callable[[], None] | None = None) -> bool:
         """Send one request, record its answer in `exchange`, and say whether the socket can be asked again.
 
-        `on_text` is called at each non-empty delta. A cancel leaves what was recorded so far, as "unfinished", and an
-        answer on its way: the socket is then fit only to be closed.
+        `on_text` is called at each non-empty delta. A cancel, or what `on_text` raises, leaves what was recorded so
+        far, as "unfinished", and an answer on its way: the socket is then fit only to be closed.
         """
         receive = self._connection.recv
         now = time.perf_counter
+        pace = None if self._reads_per_s is None else Pace(self._reads_per_s)
         exchange.outcome = "unfinished"
         exchange.sent_s = now()
         try:
@@ -224,8 +196,11 @@ class Socket:
             while True:
                 frame = await receive(decode=False)
                 arrived_s = now()
-                if hear(exchange, events.decode(frame), arrived_s, on_text):
+                event = events.decode(frame)
+                if hear(exchange, event, arrived_s, on_text):
                     return True
+                if pace is not None and event.delta:
+                    await sleep_until(pace.next(arrived_s))
         except ConnectionClosed as closed:
             record_drop(exchange, closed, now())
             return False
@@ -237,125 +212,59 @@ class Socket:
         """Close with 1000, waiting at most about `CLOSE_TIMEOUT_S` for the server. Closing twice does nothing."""
         await self._connection.close()
 
+    async def leave(self) -> None:
+        """Close as a page does that is closed: whatever is under way is left, without a word about it."""
+        await self._connection.close(GOING_AWAY)
+
     def abort(self) -> None:
         """Drop the connection without a word."""
         self._connection.transport.abort()
 
 
 class Askable(Protocol):
-    """A `Socket`, or what another API has in its place (`completions.ChatSocket`)."""
+    """A `Socket`, or what stands in its place: another API's (`completions.ChatSocket`), or a lane (`lanes.Lane`)."""
 
-    number: int
+    @property
+    def number(self) -> int: ...
+
+    def connect_ms_once(self) -> float | None:
+        """How long it took to open; None when that has been told before."""
 
     async def ask(self, body: bytes, exchange: Exchange, on_text: Callable[[], None] | None = None) -> bool: ...
+
+
+class OwnSocket(Askable, Protocol):
+    """An `Askable` that belongs to one person, who may close it."""
+
+    @property
+    def is_open(self) -> bool: ...
     async def close(self) -> None: ...
-    def abort(self) -> None: ...
+    async def leave(self) -> None: ...
 
 
-Open = Callable[[str, str | None, int], Awaitable[Askable]]
-"""Given a URL, a key and the socket's number. Raises `NotOpened`."""
+class Open(Protocol):
+    """Opens a socket. Raises `NotOpened`."""
 
-
-async def open_sockets(
-    url: str, key: str | None, count: int, open_one: Open = Socket.open
-) -> list[Askable | NotOpened]:
-    """Open `count` sockets, at most 64 of them at a time: a listen backlog is often 100."""
-    gate = asyncio.Semaphore(64)
-
-    async def attempt(number: int) -> Askable | NotOpened:
-        async with gate:
-            try:
-                return await open_one(url, key, number)
-            except NotOpened as declined:
-                return declined
-
-    tasks = [asyncio.create_task(attempt(number)) for number in range(count)]
-    try:
-        return await asyncio.gather(*tasks)
-    except asyncio.CancelledError:  # leave no socket behind
-        for task in tasks:
-            task.cancel()
-        for opened in await asyncio.gather(*tasks, return_exceptions=True):
-            if not isinstance(opened, BaseException):
-                opened.abort()
-        raise
-
-
-def hear(exchange: Exchange, event: Event, arrived_s: float, on_text: Callable[[], None] | None = None) -> bool:
-    """Record an event of this request's answer. True: it was the last."""
-    match event.type:
-        case "response.output_text.delta":
-            if event.delta:
-                exchange.texts_s.append(arrived_s)
-                if on_text is not None:
-                    on_text()
-        case "response.created":
-            exchange.created = True
-        case "response.completed" | "response.incomplete" | "response.failed":
-            exchange.ended_s = arrived_s
-            _record_end(exchange, event)
-            return True
-        case "error":
-            exchange.ended_s = arrived_s
-            error = event.error or _Error()
-            # Before `created` it refuses the request; after it there is a response, which has broken off.
-            exchange.outcome = "failed" if exchange.created else "refused"
-            exchange.code = error.code or error.type
-            exchange.message = error.message
-            return True
-    return False
-
-
-def record_drop(exchange: Exchange, closed: ConnectionClosed, at_s: float) -> None:
-    """Its socket is gone."""
-    exchange.ended_s = at_s
-    exchange.outcome = "dropped"
-    # Without a close frame the socket simply broke: 1006, the code the protocol reserves for that.
-    exchange.code = f"closed_{closed.rcvd.code if closed.rcvd else 1006}"
-    exchange.message = closed.rcvd.reason if closed.rcvd else None
-
-
-def record_unreadable(exchange: Exchange, error: Exception, at_s: float) -> None:
-    """The server sent something that is no event."""
-    exchange.ended_s = at_s
-    exchange.outcome = "failed"
-    exchange.code = "unreadable_event"
-    exchange.message = str(error)
-
-
-def _record_end(exchange: Exchange, event: Event) -> None:
-    response = event.response or _Response()
-    rota = response.rota or _Rota()
-    usage = response.usage or _Usage()
-    exchange.status = response.status or event.type.removeprefix("response.")
-    exchange.finish_reason = rota.finish_reason
-    exchange.input_tokens = usage.input_tokens
-    exchange.cached_tokens = usage.input_tokens_details.cached_tokens if usage.input_tokens_details else None
-    exchange.output_tokens = usage.output_tokens
-    exchange.queue_ms = rota.queue_ms
-    exchange.prefill_ms = rota.prefill_ms
-    exchange.server_ttft_ms = rota.ttft_ms
-    exchange.preemptions = rota.preemptions or 0
-    cut_at_limit = response.incomplete_details is not None and response.incomplete_details.reason == "max_output_tokens"
-    if event.type == "response.completed" or rota.finish_reason in FINISHED or cut_at_limit:
-        exchange.outcome = "finished"
-        return
-    exchange.outcome = "failed"
-    error = response.error or _Error()
-    exchange.code = rota.error_code or rota.finish_reason or error.code or exchange.status
-    exchange.message = error.message
+    def __call__(
+        self, url: str, key: str | None, number: int = 0, *, reads_per_s: float | None = None, silent: bool = False
+    ) -> Awaitable[OwnSocket]: ...
 
 
 def authorization(key: str | None) -> dict[str, str]:
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
-def _error_of(body: bytes) -> _Error | None:
+def _error_of(body: bytes) -> Error | None:
     """The `error` object of an HTTP answer's JSON body, if that is what the body is."""
     try:
         return msgspec.json.decode(body, type=_ErrorBody).error
     except msgspec.DecodeError:
         return None
+
+
+def host_and_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme in ("wss", "https") else 80)
 
 
 def _shown(url: str) -> str:
@@ -365,9 +274,7 @@ def _shown(url: str) -> str:
 
 def nothing_at(url: str, reason: object) -> str:
     if isinstance(reason, ConnectionRefusedError) and urlsplit(url).scheme in ("http", "https"):
-        return (
-            f"Nothing answers at {_shown(url)}: is the server running? Another server: rota load HOST:PORT --api chat."
-        )
+        return f"Nothing answers at {_shown(url)}: is the server running? Another server: name it as HOST:PORT."
     if isinstance(reason, ConnectionRefusedError):
-        return f"Nothing answers at {_shown(url)}: is `rota serve` running there? Another server: rota load HOST:PORT."
+        return f"Nothing answers at {_shown(url)}: is `rota serve` running there? Another server: name it as HOST:PORT."
     return f"Cannot reach {_shown(url)}: {reason}."

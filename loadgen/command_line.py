@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadgen.figures import Api
+from loadgen.exchange import Api
 
 DEFAULT_SERVER = "127.0.0.1:8000"
 DEFAULT_URL = "ws://127.0.0.1:8000/v1/responses"
@@ -53,6 +53,23 @@ def number(least: float, most: float) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def targets(text: str) -> dict[str, float]:
+    """From `ttft=5s,itl=500ms`: seconds, by the field of a scenario that they are to stand in."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        field = {"ttft": "ttft_target_s", "itl": "itl_target_s"}.get(name)
+        factor, bare = (1e-3, value.removesuffix("ms")) if value.endswith("ms") else (1.0, value.removesuffix("s"))
+        try:
+            seconds = math.inf if value == "none" else float(bare) * factor
+        except ValueError:
+            seconds = math.nan
+        if field is None or not seconds > 0:
+            raise argparse.ArgumentTypeError(f"{part!r} is not like ttft=5s, itl=500ms or itl=none")
+        found[field] = seconds
+    return found
 
 
 def server_url(text: str, api: Api = "responses") -> str:
@@ -111,21 +128,25 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def allow_files(needed: int, instead: str) -> None:
-    """Raise this process's own limit on open files to `needed`, if it must and may.
+def allow_files(needed: int, instead: str, wanted: int = 0) -> None:
+    """Raise this process's own limit on open files to `wanted`, if that is more than `needed` and it may.
 
-    Raises `Misuse`, which says what to do `instead`.
+    Raises `Misuse`, which says what to do `instead`, when not even `needed` are allowed.
     """
     try:
         import resource
     except ImportError:  # no such limit on Windows
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+    wanted = max(needed, wanted)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise Misuse(f"This machine allows a process {hard:,} open files, and {needed:,} are needed: {instead}.")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    if hard != resource.RLIM_INFINITY:
+        if hard < needed:
+            raise Misuse(f"This machine allows a process {hard:,} open files, and {needed:,} are needed: {instead}.")
+        wanted = min(wanted, hard)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def check_folder(file: Path) -> None:

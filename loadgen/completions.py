@@ -15,9 +15,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadgen.client import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, NotOpened, authorization, nothing_at, record_unreadable
-from loadgen.figures import Exchange
+from loadgen.answers import record_unreadable
+from loadgen.client import (
+    CLOSE_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    NotOpened,
+    authorization,
+    host_and_port,
+    nothing_at,
+)
+from loadgen.exchange import Exchange
 from loadgen.http1 import EventStream, Garbled, Head, pieces, read_head
+from loadgen.pace import Pace, sleep_until
+from loadgen.slow_socket import BUFFER, slow_socket
 
 LARGEST_REFUSAL = 2**20
 """Bytes that are read of an answer that is no stream."""
@@ -80,21 +90,6 @@ _chunks = msgspec.json.Decoder(_Chunk)
 _refusals = msgspec.json.Decoder(_Refusal)
 
 
-def chat_body(model: str, prompt: str, *, max_output_tokens: int, temperature: float, ignore_eos: bool) -> bytes:
-    """One request. `ignore_eos` is no field of OpenAI's: left out when false, for servers that refuse it."""
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": max_output_tokens,
-        "temperature": temperature,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if ignore_eos:
-        body["ignore_eos"] = True
-    return msgspec.json.encode(body)
-
-
 class ChatSocket:
     """One connection, kept alive from answer to answer. One request at a time.
 
@@ -103,10 +98,20 @@ class ChatSocket:
     """
 
     def __init__(
-        self, url: str, key: str | None, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        url: str,
+        key: str | None,
+        number: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        connect_ms: float | None = None,
+        reads_per_s: float | None = None,
     ) -> None:
         self.number = number
+        self._connect_ms = connect_ms
         self._url = url
+        self._reads_per_s = reads_per_s
         self._reader, self._writer = reader, writer
         self._reusable = True
         self._answered = False
@@ -123,20 +128,39 @@ class ChatSocket:
         self._head = "".join([f"POST {target} HTTP/1.1\r\n", *(f"{name}: {fields[name]}\r\n" for name in fields)])
 
     @classmethod
-    async def open(cls, url: str, key: str | None, number: int = 0) -> "ChatSocket":
-        """Connect to the http or https `url`, within `CONNECT_TIMEOUT_S`. Raises `NotOpened`."""
-        return cls(url, key, number, *await _connected(url))
+    async def open(
+        cls, url: str, key: str | None, number: int = 0, *, reads_per_s: float | None = None, silent: bool = False
+    ) -> "ChatSocket":
+        """Connect to the http or https `url`, within `CONNECT_TIMEOUT_S`. Raises `NotOpened`.
+
+        `reads_per_s`: takes no more chunks of text than that, once the first has come, and next to nothing is held for
+        it meanwhile. HTTP is always `silent`.
+        """
+        began_s = time.perf_counter()
+        reader, writer = await _connected(url, slow=reads_per_s is not None)
+        connect_ms = (time.perf_counter() - began_s) * 1e3
+        return cls(url, key, number, reader, writer, connect_ms=connect_ms, reads_per_s=reads_per_s)
+
+    @property
+    def is_open(self) -> bool:
+        return not (self._writer.is_closing() or self._reader.at_eof())
+
+    def connect_ms_once(self) -> float | None:
+        """How long it took to open; None when that has been told before."""
+        told, self._connect_ms = self._connect_ms, None
+        return told
 
     async def ask(self, body: bytes, exchange: Exchange, on_text: Callable[[], None] | None = None) -> bool:
         """Send one request, record its answer in `exchange`, and say whether there can be another on this socket.
 
-        `on_text` is called at each chunk that holds text. A cancel leaves what was recorded so far, as "unfinished",
-        and an answer on its way: the socket is then fit only to be closed.
+        `on_text` is called at each chunk that holds text. A cancel, or what `on_text` raises, leaves what was recorded
+        so far, as "unfinished", and an answer on its way: the socket is then fit only to be closed.
         """
         exchange.outcome = "unfinished"
         exchange.sent_s = time.perf_counter()
         try:
             head = await self._send(body)
+            exchange.first_byte_s = time.perf_counter()
             if head.status == 200:
                 whole = await self._listen(head, exchange, on_text)
             else:
@@ -167,7 +191,7 @@ class ChatSocket:
                     raise
         if self._answered or self._reader.at_eof():
             self._writer.close()
-            self._reader, self._writer = await _connected(self._url)
+            self._reader, self._writer = await _connected(self._url, slow=self._reads_per_s is not None)
         return await self._exchange(request)
 
     async def _exchange(self, request: bytes) -> Head:
@@ -185,6 +209,10 @@ class ChatSocket:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._writer.wait_closed()
 
+    async def leave(self) -> None:
+        """Close as a page does that is closed."""
+        self.abort()
+
     def abort(self) -> None:
         """Drop the connection without a word."""
         self._writer.transport.abort()
@@ -192,13 +220,18 @@ class ChatSocket:
     async def _listen(self, head: Head, exchange: Exchange, on_text: Callable[[], None] | None) -> bool:
         """Record the stream. False: it broke off with an error, and what may still come was not read."""
         stream = EventStream()
+        pace = None if self._reads_per_s is None else Pace(self._reads_per_s)
         async for piece in pieces(self._reader, head):
             arrived_s = time.perf_counter()
             for event in stream.feed(piece):
+                had = len(exchange.texts_s)
                 if event == _DONE:
                     _record_end(exchange, arrived_s)
                 elif _hear(exchange, _chunks.decode(event), arrived_s, on_text):
                     return False
+                if pace is not None and len(exchange.texts_s) > had:
+                    await sleep_until(pace.next(arrived_s))
+                    arrived_s = time.perf_counter()
         if exchange.ended_s is None:  # not every server says [DONE]
             _record_end(exchange, time.perf_counter())
         return True
@@ -212,16 +245,16 @@ class ChatSocket:
         return text
 
 
-async def _connected(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connected(url: str, *, slow: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     parts = urlsplit(url)
     secure = parts.scheme == "https"
+    host, port = host_and_port(url)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            return await asyncio.open_connection(
-                parts.hostname,
-                parts.port or (443 if secure else 80),
-                ssl=ssl.create_default_context() if secure else None,
-            )
+            tls: dict[str, Any] = {"ssl": ssl.create_default_context(), "server_hostname": host} if secure else {}
+            if slow:
+                return await asyncio.open_connection(sock=await slow_socket(host, port), limit=BUFFER, **tls)
+            return await asyncio.open_connection(host, port, **tls)
     except TimeoutError as silent:
         sentence = f"{parts.scheme}://{parts.netloc} did not accept a connection within {CONNECT_TIMEOUT_S:g} s."
         raise NotOpened("connect_timeout", sentence) from silent
@@ -250,6 +283,8 @@ def _hear(exchange: Exchange, chunk: _Chunk, arrived_s: float, on_text: Callable
     for choice in chunk.choices:
         if choice.delta is not None and choice.delta.content:
             exchange.texts_s.append(arrived_s)
+            if exchange.text is not None:
+                exchange.text.append(choice.delta.content)
             if on_text is not None:
                 on_text()
         exchange.finish_reason = choice.finish_reason or exchange.finish_reason

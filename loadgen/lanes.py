@@ -13,13 +13,16 @@ import msgspec
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from loadgen.client import NotOpened, connected, events, hear, record_drop, record_unreadable
-from loadgen.figures import Exchange
+from loadgen.answers import events, hear, record_drop, record_unreadable
+from loadgen.client import NotOpened, connected
+from loadgen.exchange import Exchange
 
 SPARE = 16
 """Idle sockets kept open for requests to come."""
+AT_A_TIME = 64
+"""Sockets that are being opened at once: a listen backlog is often 100."""
 MOST_SOCKETS = 960
-"""Beyond them requests share: a server has its own limit, 1,024 at rota's."""
+"""Beyond them requests share: systems and servers have limits of their own."""
 
 
 @dataclass(slots=True)
@@ -32,16 +35,20 @@ class _Asked:
 class LaneSocket:
     """One open WebSocket, read all the time: every event is stamped when it arrives and told to its lane's request."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: ClientConnection, number: int = 0, connect_ms: float | None = None) -> None:
+        self.number = number
+        self.connect_ms = connect_ms
         self._connection = connection
         self._asked: dict[str | None, _Asked] = {}
         self._reading = asyncio.create_task(self._read())
         self.usable = True
 
     @classmethod
-    async def open(cls, url: str, key: str | None) -> "LaneSocket":
+    async def open(cls, url: str, key: str | None, number: int = 0) -> "LaneSocket":
         """Raises `NotOpened`."""
-        return cls(await connected(url, key))
+        began_s = time.perf_counter()
+        connection = await connected(url, key)
+        return cls(connection, number, (time.perf_counter() - began_s) * 1e3)
 
     def __len__(self) -> int:
         """How many requests are under way."""
@@ -99,6 +106,28 @@ class LaneSocket:
         return running
 
 
+class Lane:
+    """A lane of a socket that others use as well, asked as if it were a socket."""
+
+    def __init__(self, socket: LaneSocket, name: str) -> None:
+        self.socket = socket
+        self._name = name
+
+    @property
+    def number(self) -> int:
+        return self.socket.number
+
+    def connect_ms_once(self) -> float | None:
+        """How long the socket took to open; None when that has been told before, here or on another lane."""
+        told, self.socket.connect_ms = self.socket.connect_ms, None
+        return told
+
+    async def ask(self, body: bytes, exchange: Exchange, on_text: Callable[[], None] | None = None) -> bool:
+        """As `LaneSocket.ask`. Whether the socket can be asked again."""
+        await self.socket.ask(self._name, body, exchange, on_text)
+        return self.socket.usable
+
+
 @dataclass(slots=True)
 class Pool:
     """All sockets to one server. `of` gives out, `back` takes back, and a task keeps `SPARE` idle ones ahead."""
@@ -106,6 +135,10 @@ class Pool:
     url: str
     key: str | None
     most: int = MOST_SOCKETS
+    opened: int = 0
+    """So far, those included that are no more."""
+    next_number: int = 0
+    """Of the next socket."""
     _named: dict[str, LaneSocket] = field(default_factory=dict)
     _idle: list[LaneSocket] = field(default_factory=list)
     _open: set[LaneSocket] = field(default_factory=set)
@@ -117,8 +150,19 @@ class Pool:
 
     async def open_ahead(self, clients: Iterable[str], spare: int) -> None:
         """A socket for each of these named clients, and `spare` idle ones if they open. Raises `NotOpened`."""
-        for client in clients:
-            self._named[client] = await self._new()
+        gate = asyncio.Semaphore(AT_A_TIME)
+
+        async def attempt(client: str) -> NotOpened | None:
+            async with gate:
+                try:
+                    self._named[client] = await self._new()
+                except NotOpened as declined:
+                    return declined
+            return None
+
+        for declined in await asyncio.gather(*map(attempt, clients)):
+            if declined is not None:
+                raise declined
         await self._fill(spare)
 
     async def of(self, client: str) -> LaneSocket:
@@ -159,10 +203,13 @@ class Pool:
 
     async def _new(self) -> LaneSocket:
         self._opening += 1
+        number = self.next_number
+        self.next_number += 1
         try:
-            socket = await LaneSocket.open(self.url, self.key)
+            socket = await LaneSocket.open(self.url, self.key, number)
         finally:
             self._opening -= 1
+        self.opened += 1
         self._open.add(socket)
         return socket
 

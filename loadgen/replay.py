@@ -18,9 +18,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
 
-import msgspec
 from rich.console import Console
 
+from loadgen.bodies import Prepared
 from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Unreachable, first_model
 from loadgen.command_line import (
     Misuse,
@@ -29,6 +29,7 @@ from loadgen.command_line import (
     loop_factory,
     number,
     pretty_json,
+    targets,
     whole,
     write_file,
 )
@@ -38,10 +39,12 @@ from loadgen.output_files import check_files
 from loadgen.own_server import OwnServer, own_server
 from loadgen.picture import html, svg
 from loadgen.progress import Board, Display, display
+from loadgen.scene import context_for
 from loadgen.stage import Played, play, requests_of
 from loadgen.tables import LAG_WORTH_SAYING_MS
 from loadgen.warm_up import Lengths, warm_up
-from protocol.scenario import Scenario, ScenarioError, is_trace, read_azure, read_scenario
+from protocol.people import Person, Question, people
+from protocol.scenario import Scenario, ScenarioError, is_trace, read_azure, read_scenario, with_targets
 
 POLICIES = ("slack", "fixed_chunk", "decode_first", "prefill_first")
 LEAST_CONTEXT = 4096
@@ -83,7 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trace.add_argument(
         "--tokens", type=number(1e-6, 1e6), metavar="X", help="prompts and answers X times as long (default: 1)"
     )
-    add("--targets", type=_targets, metavar="ttft=5s,itl=500ms", help="of every request, in place of the scenario's")
+    add(
+        "--targets",
+        type=targets,
+        default={},
+        metavar="ttft=5s,itl=500ms",
+        help="of every request, in place of the scenario's",
+    )
     add("--timeout-s", type=number(0.001, math.inf), default=900.0, metavar="S", help="of each run (default: 900)")
     add("--seed", type=whole(0), metavar="N", help="which prompts; every policy gets the same (default: new ones)")
     add("--svg", type=Path, metavar="FILE", help="draw who ran and who waited")
@@ -100,34 +109,18 @@ def _policies(text: str) -> tuple[str, ...]:
     return names
 
 
-def _targets(text: str) -> dict[str, float]:
-    """Seconds, by the field of a scenario that they are to stand in."""
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        field = {"ttft": "ttft_target_s", "itl": "itl_target_s"}.get(name)
-        factor, bare = (1e-3, value.removesuffix("ms")) if value.endswith("ms") else (1.0, value.removesuffix("s"))
-        try:
-            seconds = math.inf if value == "none" else float(bare) * factor
-        except ValueError:
-            seconds = math.nan
-        if field is None or not seconds > 0:
-            raise argparse.ArgumentTypeError(f"{part!r} is not like ttft=5s, itl=500ms or itl=none")
-        found[field] = seconds
-    return found
-
-
 def run(args: argparse.Namespace) -> int:
     """Do what `add_arguments` parsed, print the figures, return the exit code. Errors are one sentence on stderr."""
     try:
         scenario = scenario_of(args)
         if args.alone is not None:
-            alone(scenario, args.alone)
+            alone(people(scenario), args.alone)
         check_files({"svg": args.svg, "html": args.html, "json": args.json})
         if args.server is not None and (args.model, args.serve_args, args.policies) != (None, [], POLICIES):
             raise Misuse("--policies, --model and --serve-args are for servers of our own: leave out --server.")
-        allow_files(MOST_SOCKETS + SPARE_FILES, "nothing less will do")
         replay = Replay(scenario, args)
+        least = MOST_SOCKETS + SPARE_FILES
+        allow_files(least, "nothing less will do", least + len(replay.people))
         with replay.heeding_interrupts(), replay.shown, asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(replay.all())
         _tell(replay, args)
@@ -156,21 +149,23 @@ def scenario_of(args: argparse.Namespace) -> Scenario:
         raise Misuse(f"--{next(iter(given))} is for a .csv trace, and {args.scenario} is none.")
     else:
         scenario = read_scenario(args.scenario)
-    if args.targets:
-        own = dict.fromkeys(args.targets)
-        arrivals = tuple(msgspec.structs.replace(arrival, **own) for arrival in scenario.arrivals)
-        scenario = msgspec.structs.replace(scenario, arrivals=arrivals, **args.targets)
-    return scenario
+    return with_targets(scenario, args.targets)
 
 
-def alone(scenario: Scenario, name: str) -> Scenario:
-    """Only that request, at once, and only as far as its first token. Raises `Misuse`."""
-    found = [arrival for arrival in scenario.arrivals if arrival.name == name]
-    if not found:
-        names = ", ".join(arrival.name for arrival in scenario.arrivals[:8])
+def alone(everybody: Sequence[Person], name: str) -> Person:
+    """Only that one's first request, at once, and only as far as its first token. Raises `Misuse`."""
+    found = next((person for person in everybody if person.name == name), None)
+    if found is None:
+        names = ", ".join(person.name for person in everybody[:8])
         raise Misuse(f"--alone: the scenario has no request {name!r}, but {names}.")
-    only = msgspec.structs.replace(found[0], at_s=0.0, after=(), output_tokens=1)
-    return msgspec.structs.replace(scenario, arrivals=(only,))
+    first = found.questions[0]
+    return Person(
+        name,
+        (Question(first.prompt_tokens, 1),),
+        service_tier=found.service_tier,
+        ttft_target_s=found.ttft_target_s,
+        itl_target_s=found.itl_target_s,
+    )
 
 
 class Replay:
@@ -178,6 +173,7 @@ class Replay:
 
     def __init__(self, scenario: Scenario, args: argparse.Namespace) -> None:
         self.scenario = scenario
+        self.people = people(scenario)
         self.shown: Display = display(Console(stderr=True), args.quiet)
         self.played: list[Played] = []
         self.alone: dict[str, Played] = {}
@@ -191,7 +187,7 @@ class Replay:
         self.timeout_s: float = args.timeout_s
         self._args = args
         self._seed = random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed
-        self._requests: tuple[str, list[bytes]] | None = None
+        self._requests: tuple[str, list[list[Prepared]]] | None = None
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
 
     @contextmanager
@@ -246,7 +242,7 @@ class Replay:
             url = allowed_url(args.server, args.anywhere)
             yield OwnServer(url, await asyncio.to_thread(first_model, url, args.key, CONNECT_TIMEOUT_S))
             return
-        async with own_server(serve_arguments(self.scenario, policy, args.model, args.serve_args)) as server:
+        async with own_server(serve_arguments(self.people, policy, args.model, args.serve_args)) as server:
             yield server
 
     async def _once(self, policy: str, server: OwnServer) -> Played:
@@ -257,17 +253,17 @@ class Replay:
             lengths = await self._warm(pool, server.model)
             self.model = server.model
             if self._args.alone is not None:
-                only = alone(self.scenario, self._args.alone)
+                only = (alone(self.people, self._args.alone),)
                 # Prompts of its own: the scenario's are not to be found in the cache.
                 request = await asyncio.to_thread(requests_of, only, lengths, server.model, self._seed + 1)
                 phase = f"{policy}, {self._args.alone} alone"
                 self.alone[policy] = await play(only, request, policy, pool, self.timeout_s, self.shown, phase=phase)
             if self._requests is None or self._requests[0] != server.model:
                 self._show(policy, "writing prompts")
-                made = await asyncio.to_thread(requests_of, self.scenario, lengths, server.model, self._seed)
+                made = await asyncio.to_thread(requests_of, self.people, lengths, server.model, self._seed)
                 # The same for every policy: a schedule is compared, not prompts.
                 self._requests = server.model, made
-            return await play(self.scenario, self._requests[1], policy, pool, self._args.timeout_s, self.shown)
+            return await play(self.people, self._requests[1], policy, pool, self._args.timeout_s, self.shown)
 
     def _look_for_others(self) -> None:
         """Nothing of ours is at work before the first run: whatever keeps the cores busy would be measured as well."""
@@ -277,7 +273,7 @@ class Replay:
 
     async def _warm(self, pool: Pool, model: str) -> Lengths:
         socket = await pool.of("")
-        longest = max(arrival.prompt_tokens for arrival in self.scenario.arrivals)
+        longest = max(question.prompt_tokens for person in self.people for question in person.questions)
         try:
             async with asyncio.timeout(self._args.timeout_s):
                 return await warm_up(socket, model, self._seed, longest)
@@ -288,7 +284,7 @@ class Replay:
             pool.back("", socket)
 
     def _show(self, policy: str, phase: str) -> None:
-        board = Board(len(self.scenario.arrivals), 1, phase=f"{policy}: {phase}")
+        board = Board(sum(len(person.questions) for person in self.people), 1, phase=f"{policy}: {phase}")
         self.shown.show(board, time.perf_counter())
 
 
@@ -300,12 +296,9 @@ def load_average() -> float:
         return 0.0
 
 
-def serve_arguments(scenario: Scenario, policy: str, model: str | None, more: Sequence[str]) -> list[str]:
-    """For `rota serve`: the policy, and a context in which every request of the scenario fits. `more` wins."""
-    longest = max(arrival.prompt_tokens + arrival.output_tokens for arrival in scenario.arrivals)
-    context = LEAST_CONTEXT
-    while context < longest * 1.05 + 64:  # prompts are only about as long as asked
-        context *= 2
+def serve_arguments(people: Sequence[Person], policy: str, model: str | None, more: Sequence[str]) -> list[str]:
+    """For `rota serve`: the policy, and a context in which every request of everybody fits. `more` wins."""
+    context = max(LEAST_CONTEXT, context_for(people))
     named = ["--model", model] if model is not None else []
     return ["--policy", policy, "--max-context", str(context), *named, *more]
 
@@ -319,7 +312,7 @@ def _tell(replay: Replay, args: argparse.Namespace) -> None:
     def say(sentence: str) -> None:
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
-    say(heading(scenario, replay.model))
+    say(heading(scenario, replay.people, replay.model))
     print_comparison(timelines, console)
     for sentence in sentences(replay):
         say(sentence)
@@ -335,11 +328,11 @@ def _tell(replay: Replay, args: argparse.Namespace) -> None:
             say(f"The picture: {file}")
 
 
-def heading(scenario: Scenario, model: str) -> str:
-    arrivals = scenario.arrivals
-    prompts = sum(arrival.prompt_tokens for arrival in arrivals)
-    answers, wanted = sum(arrival.output_tokens for arrival in arrivals), scenario.wanted()
-    return f"{scenario.name} on {model}: {len(arrivals):,} requests, {prompts:,} tokens in, {answers:,} out; {wanted}"
+def heading(scenario: Scenario, people: Sequence[Person], model: str) -> str:
+    questions = [question for person in people for question in person.questions]
+    prompts, answers = (sum(getattr(each, name) for each in questions) for name in ("prompt_tokens", "output_tokens"))
+    wanted = scenario.wanted()
+    return f"{scenario.name} on {model}: {len(questions):,} requests, {prompts:,} tokens in, {answers:,} out; {wanted}"
 
 
 def sentences(replay: Replay) -> list[str]:

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from loadgen.client import Unreachable
-from loadgen.figures import Exchange
+from loadgen.bodies import Asking, conversation, prepared
+from loadgen.client import Askable, Unreachable
+from loadgen.exact_words import exact
+from loadgen.exchange import Exchange
 from loadgen.lanes import LaneSocket
 from loadgen.prompts import prompt
 
@@ -21,6 +23,8 @@ FEWEST_PIECES = 8
 """By then two prompts differ."""
 PROBES = ((90, 8), (400, 32), (1500, 32))
 """Pieces, and output tokens. The first goes alone, the others together, so that prefill and decode share steps."""
+WORDS = (16, 80)
+"""Of the probes that `count_words` sends."""
 _FIRST_INDEX = 10**6
 """Of the prompts, far from those of a scenario."""
 _PIECE = re.compile(r"[A-Za-z]+|[0-9]|[^\w\s]")
@@ -84,3 +88,22 @@ async def warm_up(socket: LaneSocket, model: str, seed: int, most_tokens: int) -
     *_, high = await asyncio.gather(*(ask(number, *size) for number, size in enumerate(sizes, 1)))
     each = max((high - low) / (sizes[-1][0] - few), 0.1)
     return Lengths(low - each * few, each)
+
+
+async def count_words(socket: Askable, asking: Asking, seed: int) -> Lengths:
+    """How many tokens a server counts of a prompt of n of our words (`exact_words`).
+
+    Where each of them is one token to it, the prompts made with this are exactly as long as asked. Raises `Unreachable`
+    when a probe comes to nothing, or the server does not count.
+    """
+    counts = []
+    for number, words in enumerate(WORDS):
+        exchange = Exchange(0, number)
+        request = prepared(asking, exact(seed, _FIRST_INDEX + number, words), 1)
+        await socket.ask(conversation(asking.api).body(request), exchange)
+        if exchange.outcome != "finished" or not exchange.input_tokens:
+            said = exchange.message or exchange.code or "it counts no tokens"
+            raise Unreachable(f"How long a prompt must be cannot be found out from the server: {said}")
+        counts.append(exchange.input_tokens)
+    each = (counts[1] - counts[0]) / (WORDS[1] - WORDS[0])
+    return Lengths(counts[0] - each * WORDS[0], max(each, 0.1))

@@ -29,6 +29,8 @@ class ScriptedServer:
         self.url = ""
         self.requests: list[Body] = []
         self.upgrades: list[Headers] = []
+        self.sockets: list[ServerConnection] = []
+        """All that have been opened."""
         self.models: tuple[int, str] = (200, json.dumps({"object": "list", "data": [{"id": "m", "object": "model"}]}))
         """Status and body of `GET /v1/models`."""
         self.decline: Callable[[int], tuple[int, str] | None] = lambda upgrade: None
@@ -53,6 +55,8 @@ class ScriptedServer:
         return None if declined is None else connection.respond(*declined)
 
     def on_socket(self, connection: ServerConnection) -> None:
+        with self._lock:
+            self.sockets.append(connection)
         try:
             for frame in connection:
                 request = json.loads(frame)

@@ -4,7 +4,8 @@ import threading
 import pytest
 from websockets.sync.server import ServerConnection
 
-from loadgen.client import NotOpened, Socket, Unreachable, first_model, open_sockets, request_body
+from loadgen.bodies import request_body
+from loadgen.client import NotOpened, Socket, Unreachable, first_model
 from loadgen.figures import Exchange
 from tests.loadgen.scripted_server import (
     Body,
@@ -250,18 +251,6 @@ async def test_a_port_nobody_listens_on_is_named_with_advice(free_port: int) -> 
         match=rf"^Nothing answers at ws://127.0.0.1:{free_port}: is `rota serve` running there\? .*HOST:PORT\.$",
     ):
         await Socket.open(f"ws://127.0.0.1:{free_port}/v1/responses", None)
-
-
-async def test_sockets_that_open_and_sockets_that_do_not_are_both_told() -> None:
-    with scripted_server(answer) as server:
-        server.decline = lambda upgrade: (503, "") if upgrade % 2 else None
-        opened = await open_sockets(server.url, None, 100)
-        sockets = [socket for socket in opened if isinstance(socket, Socket)]
-        for socket in sockets:
-            await socket.close()
-    assert len(opened) == 100
-    assert len(sockets) == 50
-    assert [socket.number for socket in sockets] == sorted(socket.number for socket in sockets)
 
 
 # -- the list of models

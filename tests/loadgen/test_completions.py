@@ -6,9 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from loadgen.bodies import chat_body
 from loadgen.client import NotOpened
 from loadgen.command_line import server_url
-from loadgen.completions import ChatSocket, chat_body
+from loadgen.completions import ChatSocket
 from loadgen.figures import Exchange, Report
 from loadgen.load import add_arguments, run
 from tests.loadgen.chat_server import (

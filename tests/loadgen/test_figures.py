@@ -5,16 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.figures import (
-    Distribution,
-    Exchange,
-    Load,
-    Outcome,
-    Report,
-    distribution,
-    percentile,
-    report,
-)
+from loadgen.distributions import Distribution, distribution, percentile
+from loadgen.exchange import Exchange, Outcome
+from loadgen.figures import Load, Report, report
 
 samples = st.lists(st.floats(0, 1e6), min_size=1, max_size=300)
 
@@ -150,11 +143,19 @@ def test_codes_are_counted() -> None:
 @given(st.lists(st.sampled_from(get_args(Outcome)), max_size=40))
 def test_every_planned_request_has_one_outcome(outcomes: list[Outcome]) -> None:
     counts = add_up(*(exchange(outcome=outcome) for outcome in outcomes)).requests
-    each = (counts.finished, counts.failed, counts.refused, counts.dropped, counts.unfinished, counts.not_sent)
+    each = (
+        counts.finished,
+        counts.failed,
+        counts.refused,
+        counts.dropped,
+        counts.unfinished,
+        counts.not_sent,
+        counts.left,
+    )
     assert sum(each) == counts.planned == len(outcomes)
 
 
-@pytest.mark.parametrize("outcome", set(get_args(Outcome)) - {"finished"})
+@pytest.mark.parametrize("outcome", sorted(set(get_args(Outcome)) - {"finished", "left"}))
 def test_one_request_that_did_not_finish_is_enough(outcome: Outcome) -> None:
     assert add_up(exchange(outcome="finished")).all_finished
     assert not add_up(exchange(outcome="finished"), exchange(outcome=outcome)).all_finished

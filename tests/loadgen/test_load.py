@@ -1,25 +1,21 @@
-import argparse
 import asyncio
 import json
 import sys
 import threading
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from websockets.sync.server import ServerConnection
 
 from loadgen import own_server
-from loadgen.client import request_body
-from loadgen.command_line import DEFAULT_SERVER, DEFAULT_URL, Misuse, is_loopback, server_url
-from loadgen.figures import Exchange, Load, Report
-from loadgen.load import Run, add_arguments, drive, run
+from loadgen.asked import asked
+from loadgen.command_line import DEFAULT_SERVER, DEFAULT_URL, server_url
+from loadgen.figures import Load
+from loadgen.load import measure, run
 from loadgen.progress import Board
+from tests.loadgen.load_command import figures, parsed, rota_load
 from tests.loadgen.scripted_server import (
     Body,
-    ScriptedServer,
     answer,
     begin,
     end,
@@ -30,93 +26,9 @@ from tests.loadgen.scripted_server import (
 )
 
 
-def parsed(*flags: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(flags)
-
-
-def rota_load(server: ScriptedServer, *flags: str, sockets: int = 1, warmup: int = 0) -> int:
-    return run(parsed(server.url, "--sockets", str(sockets), "--warmup", str(warmup), "--quiet", *flags))
-
-
 @pytest.fixture
 def figures_file(tmp_path: Path) -> Path:
     return tmp_path / "figures.json"
-
-
-def figures(file: Path) -> Report:
-    """The file, read as strictly as its shape is documented: unknown fields are errors."""
-    report = msgspec.json.decode(file.read_bytes(), type=Report)
-    assert msgspec.to_builtins(report) == json.loads(file.read_bytes())
-    return report
-
-
-# -- the URL
-
-
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        ("127.0.0.1:8000", DEFAULT_URL),
-        ("127.0.0.1", DEFAULT_URL),
-        ("http://127.0.0.1:8000", DEFAULT_URL),
-        ("HTTP://127.0.0.1:8000/", DEFAULT_URL),
-        ("ws://127.0.0.1:8000/v1", DEFAULT_URL),
-        ("ws://127.0.0.1:8000/v1/", DEFAULT_URL),
-        (DEFAULT_URL, DEFAULT_URL),
-        ("http://localhost", "ws://localhost/v1/responses"),
-        ("https://localhost:8443", "wss://localhost:8443/v1/responses"),
-        ("wss://localhost/other?x=1", "wss://localhost/other?x=1"),
-        ("[::1]:9000", "ws://[::1]:9000/v1/responses"),
-    ],
-)
-def test_every_way_to_write_the_server_means_the_same_socket(text: str, url: str) -> None:
-    assert server_url(text) == url
-    assert server_url(url) == url
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "ftp://localhost", "ws://", "localhost:port", "localhost:99999", "a b", "ws://me:pw@localhost", "[::1", "x#y"],
-)
-def test_what_is_no_url_is_told_in_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(parsed(text)) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-@given(st.text())
-def test_any_text_is_a_url_or_misuse(text: str) -> None:
-    try:
-        url = server_url(text)
-    except Misuse:
-        return
-    assert url.startswith(("ws://", "wss://"))
-
-
-@pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.9.9.9", "[::1]"])
-def test_this_machine_is_loopback(host: str) -> None:
-    assert is_loopback(f"ws://{host}:8000/v1/responses")
-
-
-@pytest.mark.parametrize("host", ["example.org", "10.0.0.1", "0.0.0.0", "localhost.example.org", "[2001:db8::1]"])
-def test_another_machine_is_not_loopback(host: str) -> None:
-    assert not is_loopback(f"ws://{host}:8000/v1/responses")
-
-
-def test_another_machine_is_loaded_only_on_purpose(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("loadgen.load.first_model", lambda *a: pytest.fail("it was contacted"))
-    assert run(parsed("example.org:8000")) == 2
-    assert "example.org is not this machine" in capsys.readouterr().err
-
-    def stop_here(url: str, key: str | None, timeout_s: float) -> str:
-        raise Misuse(f"would ask {url}")
-
-    monkeypatch.setattr("loadgen.load.first_model", stop_here)
-    assert run(parsed("example.org:8000", "--anywhere")) == 2
-    assert capsys.readouterr().err == "would ask ws://example.org:8000/v1/responses\n"
 
 
 # -- what is sent
@@ -124,9 +36,9 @@ def test_another_machine_is_loaded_only_on_purpose(
 
 def test_the_defaults_are_those_of_the_help() -> None:
     args = parsed()
-    assert (args.url, args.sockets, args.requests, args.max_output_tokens) == (DEFAULT_SERVER, 16, 1, 64)
+    assert (args.url, args.scenario, args.rate, args.rates, args.idle) == (DEFAULT_SERVER, None, None, None, 0)
     assert (server_url(args.url, args.api), args.api) == (DEFAULT_URL, "responses")
-    assert (args.ignore_eos, args.temperature, args.prompt_tokens, args.prompt) == (True, 0.0, 140, None)
+    assert (args.ignore_eos, args.temperature, args.prompt, args.prompts) == (True, 0.0, None, None)
     assert (args.warmup, args.timeout_s, args.key, args.model, args.json, args.quiet) == (
         1,
         300.0,
@@ -135,6 +47,9 @@ def test_the_defaults_are_those_of_the_help() -> None:
         None,
         False,
     )
+    [(load, scene)] = asked(args, 7)
+    assert (load.sockets, load.requests_per_socket, load.max_output_tokens, load.prompt_tokens) == (16, 1, 64, 140)
+    assert (load.seed, scene.name, scene.arrivals) == (7, None, "together")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +134,7 @@ def test_figures_go_to_the_table_and_to_json(figures_file: Path, capsys: pytest.
     with scripted_server(answer) as server:
         assert rota_load(server, "--requests", "2", "--json", str(figures_file), sockets=3, warmup=1) == 0
     report = figures(figures_file)
-    assert report.format == 1
+    assert report.format == 2
     assert report.stopped_by == "finished"
     assert (report.load.url, report.load.model, report.load.warmup) == (server.url, "m", 1)
     assert (report.sockets.asked, report.sockets.opened, report.sockets.dropped) == (3, 3, 0)
@@ -237,7 +152,7 @@ def test_figures_go_to_the_table_and_to_json(figures_file: Path, capsys: pytest.
     assert [(one.socket, one.number) for one in report.per_request] == [(s, n) for s in range(3) for n in range(2)]
     assert all(one.chunks == 3 and one.output_tokens == 3 for one in report.per_request)
     printed = capsys.readouterr()
-    assert "time to first token" in printed.out
+    assert "first text (TTFT)" in printed.out
     assert "6 of 6 requests finished (6 length)." in printed.out
     assert printed.err == "", "--quiet"
 
@@ -370,7 +285,7 @@ async def test_an_interrupt_ends_the_run_with_what_was_measured() -> None:
                 self.seen.set()
 
     with scripted_server(hang) as server:
-        asked = Load(
+        interrupted = Load(
             url=server.url,
             model="m",
             sockets=1,
@@ -383,16 +298,14 @@ async def test_an_interrupt_ends_the_run_with_what_was_measured() -> None:
             seed=0,
             timeout_s=30.0,
         )
-        body = request_body("m", "Hi.", max_output_tokens=3, temperature=0.0, ignore_eos=True)
-        outcome, shown = Run([Exchange(0, 0)], Board(1, 3)), Watching()
-        task = asyncio.create_task(drive(asked, None, [body], outcome, shown))
+        shown = Watching()
+        task = asyncio.create_task(measure(interrupted, None, shown, "Hi."))
         await shown.seen.wait()
         task.cancel()
-        await task
+        report = await task
     assert not task.cancelling(), "the cancel has been dealt with"
-    assert outcome.stopped_by == "interrupt"
-    assert outcome.exchanges[0].outcome == "unfinished"
-    assert len(outcome.exchanges[0].texts_s) == 1
+    assert report.stopped_by == "interrupt"
+    assert (report.requests.unfinished, report.per_request[0].chunks) == (1, 1)
 
 
 def test_an_interrupt_before_the_run_is_a_sentence(
@@ -413,16 +326,16 @@ def test_without_a_model_a_server_is_started_for_the_run_and_the_table_says_so(
     figures_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with scripted_server(answer) as server:
-        asked = tmp_path / "asked"
+        flags_file = tmp_path / "asked"
         ready = json.dumps({"event": "engine.ready", "url": server.url, "model": "m"})
         script = (
-            f"import pathlib, signal, sys; pathlib.Path({str(asked)!r}).write_text(' '.join(sys.argv))\n"
+            f"import pathlib, signal, sys; pathlib.Path({str(flags_file)!r}).write_text(' '.join(sys.argv))\n"
             f"print({ready!r}, file=sys.stderr, flush=True)\nsignal.pause()"
         )
         monkeypatch.setattr(own_server, "COMMAND", (sys.executable, "-c", script))
         flags = ("--null-executor", "--sockets", "2", "--warmup", "0", "--quiet", "--json", str(figures_file))
         assert run(parsed(*flags)) == 0
-    assert asked.read_text().endswith(" --kernels none")
+    assert flags_file.read_text().endswith(" --kernels none")
     assert [request["model"] for request in server.requests] == ["m", "m"]
     assert "2 sockets x 1 requests to actors alone, every token made up at once: " in capsys.readouterr().out
     load = figures(figures_file).load
@@ -439,64 +352,3 @@ def test_the_actors_alone_are_on_no_other_server(capsys: pytest.CaptureFixture[s
 def test_the_actors_alone_do_not_speak_chat(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(parsed("--null-executor", "--api", "chat")) == 2
     assert "--api responses only" in capsys.readouterr().err
-
-
-# -- what cannot be done
-
-
-@pytest.mark.parametrize("flags", [(), ("--model", "m")])
-def test_no_server_is_one_sentence_and_exit_code_2(
-    free_port: int, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(parsed(f"127.0.0.1:{free_port}", "--quiet", *flags)) == 2
-    printed = capsys.readouterr()
-    assert printed.err.startswith(f"Nothing answers at ws://127.0.0.1:{free_port}: is `rota serve` running there?")
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
-
-
-def test_a_server_that_opens_no_socket_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with scripted_server(answer) as server:
-        server.decline = lambda upgrade: (401, '{"error": {"code": "authentication_failed", "message": "Wrong key."}}')
-        assert rota_load(server, sockets=2) == 2
-    assert capsys.readouterr().err.endswith(" answers: Wrong key.\n")
-
-
-def test_a_redirect_is_not_followed(capsys: pytest.CaptureFixture[str]) -> None:
-    with scripted_server(answer) as elsewhere, scripted_server(answer) as server:
-        server.redirect_to = elsewhere.url.replace("ws://", "http://").replace("/responses", "/models")
-        assert rota_load(server, "--key", "secret") == 2
-        assert "/v1/models answers: HTTP 307" in capsys.readouterr().err
-        server.redirect_to = elsewhere.url
-        assert rota_load(server, "--model", "m", sockets=2) == 2
-        assert " answers: HTTP 307" in capsys.readouterr().err
-    assert elsewhere.upgrades == []
-
-
-def test_a_file_that_cannot_be_written_is_told_before_the_load(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with scripted_server(answer) as server:
-        assert rota_load(server, "--json", str(tmp_path / "no" / "figures.json")) == 2
-        assert server.requests == []
-        assert "there is no folder" in capsys.readouterr().err
-        assert rota_load(server, "--json", str(tmp_path)) == 2
-    assert "cannot be written" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
-def test_the_limit_on_open_files_is_raised_or_told(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import resource
-
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (32, 128))
-    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
-    with scripted_server(answer) as server:
-        assert rota_load(server) == 0
-        assert asked == [(65, 128)]
-        assert rota_load(server, sockets=100) == 2
-    assert capsys.readouterr().err == (
-        "This machine allows a process 128 open files, and 164 are needed: lower --sockets.\n"
-    )
