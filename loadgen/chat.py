@@ -7,6 +7,7 @@ typed comes from `chat_input`, what is shown goes to `chat_screen`, what is aske
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from urllib.parse import urlsplit
 
@@ -23,9 +24,9 @@ from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Unreachable, first_mode
 from loadgen.command_line import DEFAULT_SERVER, Misuse, is_loopback, number, server_url, whole
 from protocol.responses import Targets
 
-ALL_ANSWERED, SOME_FAILED, NO_TALK = 0, 1, 2
+ALL_ANSWERED, SOME_FAILED, NO_TALK, TOLD_TO_LEAVE = 0, 1, 2, 128 + 15
 """Exit codes: every question was answered, or stopped by who asked it; some answer failed, and the questions came from
-a pipe (a person has seen it); usage or connection error."""
+a pipe (a person has seen it); usage or connection error; ended by a signal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,10 +64,31 @@ def run(args: argparse.Namespace) -> int:
         )
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-        return asyncio.run(talk(Session(url, args.key), settings, _questions(), _screen()))
+        return asyncio.run(_talk_until_told(Session(url, args.key), settings))
     except (Misuse, Unreachable, NotOpened) as wrong:
         print(harmless_line(str(wrong)), file=sys.stderr)
         return NO_TALK
+
+
+async def _talk_until_told(session: Session, settings: Settings) -> int:
+    """Talk until the questions end, or the program is to end: then the terminal is given back as it was."""
+    this, told = asyncio.current_task(), False
+    assert this is not None, "this runs in a task"
+
+    def leave() -> None:
+        nonlocal told
+        told = True
+        this.cancel()
+
+    loop = asyncio.get_running_loop()
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(ending, leave)
+    try:
+        return await talk(session, settings, _questions(), _screen())
+    except asyncio.CancelledError:
+        if told:
+            return TOLD_TO_LEAVE
+        raise
 
 
 async def talk(session: Session, settings: Settings, questions: Questions, screen: Screen) -> int:

@@ -25,13 +25,13 @@ from tests.end_to_end.server import Server
 PATIENCE_S = 60.0
 READY = b"\x1b[?2004h"
 """What a prompt asks of its terminal first: pasted text in brackets."""
-LONG = ("--max-output-tokens", "7000")
+LONG = ("--max-output-tokens", "7000", "--temperature", "0")
 ESCAPE = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|[=>])")
 
 
 @pytest.fixture(scope="module")
 def talkative(shared: Start, legible_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """Its model never finds an end."""
+    """Greedy, its model never finds an end."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -155,6 +155,23 @@ async def test_an_interrupt_from_outside_stops_the_answer_as_the_key_does(talkat
         terminal.press(b"/quit\r")
         assert await asyncio.wait_for(terminal.process.wait(), PATIENCE_S) == 0
         assert terminal.is_as_before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("answering", [True, False], ids=["in an answer", "at the prompt"])
+async def test_who_is_told_to_leave_gives_the_terminal_back(
+    talkative: Server, tmp_path: Path, number: signal.Signals, answering: bool
+) -> None:
+    async with rota_chat(tmp_path, talkative.url, *LONG) as terminal:
+        await terminal.prompts()
+        if answering:
+            terminal.press(b"A very long story.\r")
+            await terminal.shows("writing")
+        terminal.process.send_signal(number)
+        assert await asyncio.wait_for(terminal.process.wait(), PATIENCE_S) == 143
+        assert terminal.is_as_before
+        assert b"Traceback" not in terminal.written
+    await talkative.empty()
 
 
 async def test_piped_questions_are_answered_in_plain_text(talkative: Server) -> None:
