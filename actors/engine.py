@@ -100,8 +100,9 @@ class Engine:
         self.health = Health(unix_clock())
         self.metrics.worker_up.set_function(lambda: float(self.health.ready))
         self.directory = Directory()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._worker_tasks: set[asyncio.Task[None]] = set()
+        # In the order in which they began, so that they end in one order too: sets have another in every run.
+        self._tasks: list[asyncio.Task[None]] = []
+        self._worker_tasks: list[asyncio.Task[None]] = []
         self._restart: asyncio.Task[None] | None = None
         self._stopping = False
         self._drain: Drain | None = None
@@ -317,10 +318,10 @@ class Engine:
 
     # --- supervision ---
 
-    def _supervise(self, actor: Actor[Any], tasks: set[asyncio.Task[None]]) -> None:
+    def _supervise(self, actor: Actor[Any], tasks: list[asyncio.Task[None]]) -> None:
         """Run it. An actor whose fate is its own never ends by itself: if it does, rota has a defect, and stops."""
         task = asyncio.create_task(actor.run(), name=actor.name)
-        tasks.add(task)
+        tasks.append(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -351,13 +352,13 @@ class Engine:
         self.health.down("The worker is being started again after an internal error.")
         self._child.abandon()
         old = self._worker_tasks
-        self._worker_tasks = set()
+        self._worker_tasks = []
         for task in old:
             task.cancel()
         self._restart = asyncio.create_task(self._start_anew(old, why), name="worker restart")
         self._restart.add_done_callback(self._ended)
 
-    async def _start_anew(self, old: set[asyncio.Task[None]], why: str) -> None:
+    async def _start_anew(self, old: list[asyncio.Task[None]], why: str) -> None:
         await asyncio.gather(*old, return_exceptions=True)
         await self._child.close()
         if self._stopping:
@@ -372,7 +373,7 @@ class Engine:
 
     async def _stop(self) -> None:
         self._stopping = True
-        tasks = self._tasks | self._worker_tasks
+        tasks = self._tasks + self._worker_tasks
         for task in tasks:
             task.cancel()
         # Not cancelled: it waits for the old worker's death, and the cancel would reach that too.
