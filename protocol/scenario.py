@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -191,12 +191,20 @@ def _scenario(table: Mapping[str, object], where: str, folder: Path) -> Scenario
         what, _, key = str(error).partition(" - at `$")
         what = what.replace("Object contains unknown field", "there is no key")
         what = what.replace(" | null", "").replace("object", "table")
+        if what.startswith("Invalid enum value"):
+            what += _choices(key.rpartition(".")[2].rstrip("`"))
         raise ScenarioError(f"{where}: {key.strip('.`') or 'the file'}: {what}.") from None
     if not scenario.arrivals and not scenario.people:
         raise ScenarioError(f"{where}: the file: nobody comes: it needs [[arrivals]] or [[people]].")
     _check_order(scenario, where)
     _check_groups(scenario, where)
     return _with_files(scenario, where, folder)
+
+
+def _choices(key: str) -> str:
+    """What the key may be, to be added to what it is not."""
+    hints = {**get_type_hints(Arrival), **get_type_hints(Group)}
+    return f"; it is one of {', '.join(get_args(hints[key]))}" if key in hints else ""
 
 
 def _check_order(scenario: Scenario, where: str) -> None:

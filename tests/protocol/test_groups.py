@@ -24,7 +24,7 @@ def read(folder: Path, text: str) -> Scenario:
         (GROUP + "counts = 2", "people[0]: there is no key `counts`."),
         (GROUP.replace("count = 9\n", ""), "people[0]: count: it says how many people there are, and is missing."),
         (GROUP.replace("9", "0"), "people[0].count: Expected `int` >= 1."),
-        (GROUP + 'arrive = "never"', "people[0].arrive: Invalid enum value 'never'."),
+        (GROUP + 'arrive = "never"', "people[0].arrive: Invalid enum value 'never'; it is one of together, fixed, poisson, gamma, trace."),
         (GROUP + 'arrive = "poisson"', 'people[0]: rate: people who arrive "poisson" need one, in people a second.'),
         (GROUP + "rate = 1", 'people[0]: rate: people who arrive "together" have none'),
         (

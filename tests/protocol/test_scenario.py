@@ -79,7 +79,7 @@ def test_a_file_may_say_everything_and_whole_numbers_are_seconds_too(tmp_path: P
         (ONE + "at_s = nan", "arrivals[0].at_s: Expected `float` >= 0.0."),
         (ONE + "at_s = inf", "arrivals[0].at_s: Expected `float` <= 1000000000.0."),
         (ONE + "itl_target_s = 0", "arrivals[0].itl_target_s: Expected `float` > 0.0."),
-        (ONE + 'service_tier = "royal"', "arrivals[0].service_tier: Invalid enum value 'royal'."),
+        (ONE + 'service_tier = "royal"', "arrivals[0].service_tier: Invalid enum value 'royal'; it is one of "),
         (ONE + ONE.replace("200", "0"), "arrivals[1].prompt_tokens: Expected `int` >= 1."),
         (ONE.replace("200", "2.5"), "arrivals[0].prompt_tokens: Expected `int`, got `float`."),
         (ONE + ONE, "arrivals[1].name: 'A' is the name of an earlier one."),
