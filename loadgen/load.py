@@ -15,6 +15,7 @@ import msgspec
 from rich.console import Console
 
 from loadgen.asked import Asked, asked
+from loadgen.chat_wire import harmless_line
 from loadgen.client import CONNECT_TIMEOUT_S, Unreachable, first_model
 from loadgen.command_line import Misuse, allow_files, allowed_url, loop_factory, pretty_json, write_file
 from loadgen.figures import JSON_FORMAT, Exchange, Report, Runs
@@ -31,12 +32,15 @@ from protocol.scenario import ScenarioError
 __all__ = ["add_arguments", "measure", "run"]
 
 SPARE_FILES = 64
+MOST_PROMPT_TOKENS = 50_000_000
+"""Of a run. Some 200 MB of text."""
 NULL_EXECUTOR = ("--kernels", "none")
 OWN_CONTEXT, OWN_CONNECTIONS = 4096, 4096
 """What `rota serve` has unless told."""
 
 ALL_FINISHED, SOME_DID_NOT, NO_RUN = 0, 1, 2
-"""Exit codes: every request finished; some failed, were refused, dropped or cut off; usage or connection error."""
+"""Exit codes: every request finished; some failed, were refused, dropped or cut off, or none is
+left to count; usage or connection error."""
 
 Played = tuple[Report, Sequence[Exchange]]
 
@@ -51,12 +55,13 @@ def run(args: argparse.Namespace) -> int:
 
             write_report(args.html, played, _title(played[0][0]))
     except (Misuse, ScenarioError, Unreachable) as wrong:
-        print(wrong, file=sys.stderr)
+        print(harmless_line(str(wrong)), file=sys.stderr)
         return NO_RUN
     except KeyboardInterrupt:  # before the run, or a second time: the first in a run ends it with figures
         print("Stopped by hand, without figures.", file=sys.stderr)
         return NO_RUN
-    return ALL_FINISHED if all(figures.all_finished for figures, _ in played) else SOME_DID_NOT
+    went_well = all(figures.requests.planned and figures.all_finished for figures, _ in played)
+    return ALL_FINISHED if went_well else SOME_DID_NOT
 
 
 def _played(args: argparse.Namespace) -> list[Played]:
@@ -64,6 +69,7 @@ def _played(args: argparse.Namespace) -> list[Played]:
     url = "" if args.null_executor else allowed_url(args.url, args.anywhere, args.api)
     check_files({"json": args.json, "html": args.html})
     for one in runs:
+        _check_size(one)
         _allow_files(one)
     model = args.model or ""
     if not (model or args.null_executor):
@@ -71,6 +77,16 @@ def _played(args: argparse.Namespace) -> list[Played]:
     shown = display(Console(stderr=True), args.quiet)
     with shown, asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_all(runs, url, model, args, shown))
+
+
+def _check_size(one: Asked) -> None:
+    """Whether the prompts, all written before the run, are not too many to be held. Raises `Misuse`."""
+    asked_for = one.scene.made_prompt_tokens
+    if asked_for > MOST_PROMPT_TOKENS:
+        raise Misuse(
+            f"The prompts have {asked_for:,} tokens in all, and {MOST_PROMPT_TOKENS:,} is the most that is played: "
+            "ask for fewer requests or shorter prompts."
+        )
 
 
 def _allow_files(one: Asked) -> None:

@@ -21,6 +21,7 @@ from types import FrameType
 from rich.console import Console
 
 from loadgen.bodies import Prepared
+from loadgen.chat_wire import harmless_line
 from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Unreachable, first_model
 from loadgen.command_line import (
     Misuse,
@@ -125,14 +126,14 @@ def run(args: argparse.Namespace) -> int:
             runner.run(replay.all())
         _tell(replay, args)
     except (Misuse, ScenarioError, Unreachable, NotOpened) as wrong:
-        print(wrong, file=sys.stderr)
+        print(harmless_line(str(wrong)), file=sys.stderr)
         return NO_RUN
     except KeyboardInterrupt:
         print("Stopped by hand, without figures.", file=sys.stderr)
         return STOPPED
     finished = all(life.finished for played in replay.played for life in played.timeline.lives)
     if replay.broken is not None:
-        print(f"Only the first runs are shown. {replay.broken}", file=sys.stderr)
+        print(harmless_line(f"Only the first runs are shown. {replay.broken}"), file=sys.stderr)
         return SOME_DID_NOT
     if replay.stopped:
         return STOPPED
@@ -310,7 +311,7 @@ def _tell(replay: Replay, args: argparse.Namespace) -> None:
     console = Console()
 
     def say(sentence: str) -> None:
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        console.print(harmless_line(sentence), markup=False, highlight=False, soft_wrap=True)
 
     say(heading(scenario, replay.people, replay.model))
     print_comparison(timelines, console)

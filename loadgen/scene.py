@@ -12,7 +12,7 @@ from itertools import count
 from loadgen.bodies import Asking, Prepared, prepared, wishes
 from loadgen.figures import Load
 from loadgen.sockets import lane_of, shares
-from loadgen.wording import LETTERS, Wording
+from loadgen.wording import EXACT, LETTERS, Wording
 from protocol.groups import Group
 from protocol.people import Person, Question, offered_per_s, people
 from protocol.scenario import Scenario
@@ -37,6 +37,13 @@ class Scene:
     @property
     def questions(self) -> int:
         return sum(len(person.questions) for person in self.people)
+
+    @property
+    def made_prompt_tokens(self) -> int:
+        """Of all prompts together; 0 where their text is given and not made."""
+        if self.text is not None or self.prompts not in (LETTERS, EXACT):
+            return 0
+        return sum(question.prompt_tokens for person in self.people for question in person.questions)
 
     @property
     def own_sockets(self) -> int:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from loadgen.chat_wire import harmless_line
 from loadgen.comparison import span
 from loadgen.distributions import Distribution
 from loadgen.figures import Report
@@ -24,7 +25,8 @@ OFF_WORTH_SAYING = 1
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print the tables and the sentences under them. What the server said is printed as it came, never as markup."""
+    """Print the tables and the sentences under them. What the server said is no markup, and nothing in it
+    moves the terminal."""
     say = _sayer(console)
     say(heading(report))
     console.print(_table(report), highlight=False)
@@ -50,7 +52,7 @@ def print_sweep(reports: Sequence[Report], console: Console) -> None:
 
 
 def _sayer(console: Console) -> Callable[[str], None]:
-    return lambda sentence: console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    return lambda sentence: console.print(harmless_line(sentence), markup=False, highlight=False, soft_wrap=True)
 
 
 def heading(report: Report, *, sweep: bool = False) -> str:
@@ -198,7 +200,7 @@ def _grid(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
             name, justify="right" if number else "left", no_wrap=bool(number), overflow="fold", vertical="bottom"
         )
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(harmless_line(cell)) for cell in row))
     return table
 
 
@@ -315,6 +317,8 @@ def _went_wrong(report: Report) -> list[str]:
         )
         if count
     ]
+    if not requests.planned and report.excluded_warm_up:
+        lines.append(f"No request is left to count: --warmup-s {report.load.warmup_s:g} is longer than the run.")
     if sockets.not_opened:
         lines.append(f"{sockets.not_opened} of {sockets.asked} sockets did not open{_by(sockets.not_opened_by_code)}.")
     if report.stopped_by == "timeout":

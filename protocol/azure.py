@@ -53,6 +53,8 @@ def read_rows(
     if not 0 < rate < math.inf or not 0 < tokens < math.inf:
         raise ScenarioError(f"{path}: rate and tokens must be above 0, and finite.")
     try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise ScenarioError(f"The trace {path} is no regular file: name a CSV file.")
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = sorted(_rows(csv.reader(file), str(path)))
     except OSError as error:

@@ -14,6 +14,8 @@ from msgspec import Meta, Struct
 
 MOST_TOKENS = 10**9
 """Of one prompt or one answer."""
+MOST_DRAWN = 10**6
+"""Of one prompt or one answer of people who are drawn, and of whatever else a person has a whole number of."""
 MOST_S = 1e9
 WIDEST = 10.0
 """Of a log-normal's spread."""
@@ -92,7 +94,7 @@ class Drawn(Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "f
         # A bound that is no whole number is kept as well.
         least, most = (
             max(1, math.ceil(self.lowest)),
-            MOST_TOKENS if self.highest == math.inf else math.floor(self.highest),
+            MOST_DRAWN if self.highest == math.inf else math.floor(self.highest),
         )
         return min(max(round(self.draw(chance)), least), most)
 
@@ -125,13 +127,17 @@ def seconds(of: Time, chance: random.Random) -> float:
 
 
 def check_whole(name: str, of: Tokens | None) -> None:
-    """Whether there are whole numbers from 1 to `MOST_TOKENS` to be drawn. Raises ValueError, beginning with `name`."""
+    """Whether there are whole numbers from 1 to `MOST_DRAWN` to be drawn. Raises ValueError, beginning with `name`."""
     if not isinstance(of, Drawn):
+        if of is not None and of > MOST_DRAWN:
+            raise ValueError(f"{name}: {of:,} is more than {MOST_DRAWN:,}")
         return
     if of.from_ is not None and of.to is not None:
         if of.from_ < 1 or math.ceil(of.from_) > math.floor(of.to):
             raise ValueError(f"{name}: there is no whole number of 1 or more from {of.from_:g} to {of.to:g}")
     elif of.highest < 1 or math.ceil(of.lowest) > of.highest:
         raise ValueError(f"{name}: there is no whole number of 1 or more from {of.lowest:g} to {of.highest:g}")
-    if math.inf > of.highest > MOST_TOKENS:
-        raise ValueError(f"{name}: {of.highest:g} is more than {MOST_TOKENS:,}")
+    # Without a bound of its own it is cut there, which most of them must be below.
+    most = of.highest if of.highest < math.inf else max(of.lowest, of.median or of.mean or 0.0)
+    if most > MOST_DRAWN:
+        raise ValueError(f"{name}: {most:,.0f} is more than {MOST_DRAWN:,}")

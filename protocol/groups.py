@@ -35,7 +35,7 @@ class Group(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     name: Name
-    count: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    count: Annotated[int, Meta(ge=1)] | None = None
     """People. May be left out with a trace: then all that it has."""
     start_s: Seconds = 0.0
     """When the first of them comes."""

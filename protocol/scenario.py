@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 MADE_PROMPTS = ("letters", "exact")
+MOST_PEOPLE = 100_000
+"""Of a scenario, arrivals one by one among them."""
 
 
 class Arrival(Struct, frozen=True, forbid_unknown_fields=True):
@@ -198,7 +200,17 @@ def _scenario(table: Mapping[str, object], where: str, folder: Path) -> Scenario
         raise ScenarioError(f"{where}: the file: nobody comes: it needs [[arrivals]] or [[people]].")
     _check_order(scenario, where)
     _check_groups(scenario, where)
-    return _with_files(scenario, where, folder)
+    _check_size(scenario, where)
+    found = _with_files(scenario, where, folder)
+    _check_size(found, where)
+    return found
+
+
+def _check_size(scenario: Scenario, where: str) -> None:
+    """Whether not too many come; a trace may have its people still to be counted. Raises `ScenarioError`."""
+    everybody = len(scenario.arrivals) + sum(group.count or 0 for group in scenario.people)
+    if everybody > MOST_PEOPLE:
+        raise ScenarioError(f"{where}: {everybody:,} people come, and {MOST_PEOPLE:,} is the most: ask for fewer.")
 
 
 def _choices(key: str) -> str:
@@ -301,10 +313,12 @@ def read_azure(
         most_prompt_tokens=most_prompt_tokens,
         most_output_tokens=most_output_tokens,
     )
-    return Scenario(
+    scenario = Scenario(
         name=Path(path).stem,
         about=f"{len(rows):,} requests of a recorded trace, over {rows[-1].at_s:,.0f} seconds.",
         arrivals=tuple(Arrival(f"line {row.line}", row.prompt_tokens, row.output_tokens, row.at_s) for row in rows),
         ttft_target_s=ttft_target_s,
         itl_target_s=itl_target_s,
     )
+    _check_size(scenario, str(path))
+    return scenario

@@ -1,3 +1,4 @@
+import json
 import sys
 from pathlib import Path
 
@@ -40,6 +41,32 @@ def test_a_server_that_opens_no_socket_is_exit_code_2(capsys: pytest.CaptureFixt
         server.decline = lambda upgrade: (401, '{"error": {"code": "authentication_failed", "message": "Wrong key."}}')
         assert rota_load(server, sockets=2) == 2
     assert capsys.readouterr().err.endswith(" answers: Wrong key.\n")
+
+
+def test_what_a_server_says_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server(answer) as server:
+        server.decline = lambda upgrade: (401, json.dumps({"error": {"message": "Wrong\x1b[2J\x9b key.\r\nOK"}}))
+        assert rota_load(server, sockets=2) == 2
+        assert capsys.readouterr().err.endswith(" answers: Wrong[2J key. OK\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "tokens"),
+    [
+        (("--people", "51", "--prompt-tokens", "1000000"), "51,000,000"),
+        (("--sockets", "600", "--requests", "100", "--prompt-tokens", "1000"), "60,000,000"),
+    ],
+)
+def test_too_many_prompt_tokens_are_told_before_the_load(
+    flags: tuple[str, ...], tokens: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with scripted_server(answer) as server:
+        assert rota_load(server, *flags, sockets=None) == 2
+        assert server.requests == []
+    assert capsys.readouterr().err == (
+        f"The prompts have {tokens} tokens in all, and 50,000,000 is the most that is played: "
+        "ask for fewer requests or shorter prompts.\n"
+    )
 
 
 def test_a_redirect_is_not_followed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,14 @@ def test_what_is_due_at_the_beginning_is_played_and_not_counted(written: Path) -
     assert [one.person for one in report.per_request] == ["load 4", "load 5", "load 6"]
 
 
+def test_a_run_of_which_nothing_counts_is_no_success(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--arrive", "fixed", "--rate", "50", "--people", "3", "--warmup-s", "60", "--json", str(written))
+    with scripted_server(answer) as server:
+        assert rota_load(server, *flags, "--html", str(written.with_suffix(".html")), sockets=None) == 1
+    assert "No request is left to count: --warmup-s 60 is longer than the run." in capsys.readouterr().out
+    assert (figures(written).excluded_warm_up, figures(written).requests.planned) == (3, 0)
+
+
 def test_people_share_sockets_when_they_are_told_to(written: Path) -> None:
     def on_its_lane(connection: ServerConnection, asked: Body) -> None:
         connection.send(

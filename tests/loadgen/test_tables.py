@@ -212,6 +212,24 @@ def test_what_a_server_says_is_no_markup() -> None:
     assert "[b]x" in printed(open_run(4.0, groups=("[b]x", "[/]y"))[0])
 
 
+def test_what_a_server_says_does_nothing_to_the_terminal() -> None:
+    evil = "\x1b[2Jx\x9b31m\r\ny\x07"
+    refused = Exchange(0, 0, outcome="refused", message=evil, code=evil)
+    one = made(refused, finished(group=evil, finish_reason=evil), load={"model": evil}, scenario=evil)
+    grouped, _ = open_run(4.0, groups=(evil, "other"), scenario=evil, load_changes={"model": evil})
+    for text in (printed(one), printed(grouped), printed(one, grouped)):
+        assert "[2Jx" in text
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+        assert not any(line.startswith("y") for line in text.splitlines()), "no line begins where a server wants it"
+
+
+def test_a_warm_up_of_the_whole_run_is_said() -> None:
+    nobody = made(finished(warm_up=True), load={"warmup_s": 60.0})
+    said = "No request is left to count: --warmup-s 60 is longer than the run."
+    assert said in sentences(nobody)
+    assert said in printed(nobody, nobody)
+
+
 def test_an_interrupt_is_said() -> None:
     assert sentences(made(Exchange(0, 0), stopped_by="interrupt"))[-2] == "Stopped by hand."
 

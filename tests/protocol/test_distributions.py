@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from protocol.arrival_times import arrival_times, gamma
-from protocol.distributions import MOST_TOKENS, Drawn, check_whole, seconds, whole
+from protocol.distributions import MOST_DRAWN, MOST_TOKENS, Drawn, check_whole, seconds, whole
 
 seeds = st.integers(0, 2**63)
 amounts = st.floats(1e-3, 1e6)
@@ -53,7 +53,7 @@ def test_a_whole_number_keeps_edges_that_are_none(
 
 @given(seeds, amounts, st.floats(0, 10))
 def test_a_whole_number_is_never_0_nor_beyond_what_can_be_asked_for(seed: int, median: float, spread: float) -> None:
-    assert 1 <= whole(Drawn(median=median, spread=spread), chance(seed)) <= MOST_TOKENS
+    assert 1 <= whole(Drawn(median=median, spread=spread), chance(seed)) <= MOST_DRAWN
 
 
 @given(seeds, amounts)
@@ -144,8 +144,12 @@ def test_what_cannot_be_drawn_from_is_told(fields: dict[str, float], said: str) 
         Drawn(mean=1, most=0.5),
         Drawn(mean=9, least=2.2, most=2.8),
         Drawn(mean=9, most=1e10),
+        Drawn(median=2e6, spread=1),
+        Drawn(mean=9, least=2e6),
+        Drawn(from_=1, to=1_000_001),
+        1_000_001,
     ],
 )
-def test_where_there_is_no_whole_number_it_is_told(of: Drawn) -> None:
+def test_where_there_is_no_whole_number_it_is_told(of: Drawn | int) -> None:
     with pytest.raises(ValueError, match=r"^tokens: "):
         check_whole("tokens", of)

@@ -24,7 +24,17 @@ def read(folder: Path, text: str) -> Scenario:
         (GROUP + "counts = 2", "people[0]: there is no key `counts`."),
         (GROUP.replace("count = 9\n", ""), "people[0]: count: it says how many people there are, and is missing."),
         (GROUP.replace("9", "0"), "people[0].count: Expected `int` >= 1."),
-        (GROUP + 'arrive = "never"', "people[0].arrive: Invalid enum value 'never'; it is one of together, fixed, poisson, gamma, trace."),
+        (GROUP.replace("9", "100_001"), "mine.toml: 100,001 people come, and 100,000 is the most: ask for fewer."),
+        (ARRIVAL.replace("chat", "one") + GROUP.replace("9", "100_000"), "100,001 people come, and 100,000 is the"),
+        (GROUP.replace("10", "2_000_000"), "people[0]: prompt_tokens: 2,000,000 is more than 1,000,000."),
+        (
+            GROUP.replace("= 5", "= { from = 1, to = 2e6 }"),
+            "people[0]: output_tokens: 2,000,000 is more than 1,000,000.",
+        ),
+        (
+            GROUP + 'arrive = "never"',
+            "people[0].arrive: Invalid enum value 'never'; it is one of together, fixed, poisson, gamma, trace.",
+        ),
         (GROUP + 'arrive = "poisson"', 'people[0]: rate: people who arrive "poisson" need one, in people a second.'),
         (GROUP + "rate = 1", 'people[0]: rate: people who arrive "together" have none'),
         (

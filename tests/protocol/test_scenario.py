@@ -1,7 +1,9 @@
 """Scenarios: what a file may say, and the one sentence about what it may not."""
 
 import math
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -225,3 +227,30 @@ def test_an_empty_part_and_a_missing_trace_are_told(trace: Path, tmp_path: Path)
         read_azure(trace, tokens=math.inf)
     with pytest.raises(ScenarioError, match="cannot be read"):
         read_azure(tmp_path / "no.csv")
+
+
+def test_a_trace_is_a_regular_file(tmp_path: Path) -> None:
+    folder = tmp_path / "folder.csv"
+    folder.mkdir()
+    with pytest.raises(ScenarioError, match=r"folder\.csv is no regular file: name a CSV file\.$"):
+        read_azure(folder)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_nobody_waits_for_a_pipe_to_say_a_trace(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with pytest.raises(ScenarioError, match="is no regular file"):
+        read_azure(pipe)
+
+
+def test_a_trace_of_too_many_is_to_be_played_in_part(tmp_path: Path) -> None:
+    file = tmp_path / "many.csv"
+    file.write_text(TRACE + "2023-11-16 18:16:07,1,1\n" * 99_997, encoding="utf-8")
+    with pytest.raises(ScenarioError, match="100,001 people come, and 100,000 is the most"):
+        read_azure(file)
+    assert len(read_azure(file, count=100_000).arrivals) == 100_000
+    group = tmp_path / "mine.toml"
+    group.write_text('[[people]]\nname = "t"\narrive = "trace"\ntrace = "many.csv"\n', encoding="utf-8")
+    with pytest.raises(ScenarioError, match="100,001 people come"):
+        read_scenario(group)
