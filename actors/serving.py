@@ -73,8 +73,9 @@ def _trace(tracer: Tracer, settings: Config) -> TraceWriter:
     except NotATrace as error:
         raise ConfigError(f"{error}. Name another file with --trace, or move that one away.") from None
     except OSError as error:
+        why = "nobody reads from that pipe yet" if error.errno == errno.ENXIO else error.strerror
         raise ConfigError(
-            f"The trace cannot be written to {settings.trace}: {error.strerror}. Name another file with --trace."
+            f"The trace cannot be written to {settings.trace}: {why}. Name another with --trace."
         ) from None
     writer = TraceWriter(tracer, files)
     writer.start()

@@ -1,5 +1,7 @@
 """The files of a trace on a real disk: how they begin, that nothing merges, that they stay as few and small as said."""
 
+import errno
+import os
 from itertools import count
 from pathlib import Path
 
@@ -156,3 +158,53 @@ def test_a_device_is_written_to_and_never_rotated() -> None:
     assert trace.lines == 3
     with pytest.raises(OSError, match="No space left"):
         files(Path("/dev/full"))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_rotation_removes_and_writes_over_nothing_that_is_no_trace(number: int, tmp_path: Path) -> None:
+    for older in range(1, 4):
+        (tmp_path / f"trace.{older}").write_bytes(b"precious\n" if older == number else begun(0))
+    with pytest.raises(NotATrace, match=rf"trace\.{number} exists and is not a trace"):
+        files(tmp_path / "trace", most_files=2)
+    assert (tmp_path / f"trace.{number}").read_bytes() == b"precious\n"
+
+
+def test_what_was_put_there_while_it_was_written_stays_too(tmp_path: Path) -> None:
+    trace = files(tmp_path / "trace", most_bytes=100)
+    trace.write(LINE, 1)
+    (tmp_path / "trace.1").write_bytes(b"precious\n")
+    with pytest.raises(NotATrace):
+        trace.write(LINE * 9, 9)
+    assert (tmp_path / "trace.1").read_bytes() == b"precious\n"
+
+
+def test_a_second_server_on_the_same_file_is_told(tmp_path: Path) -> None:
+    first = files(tmp_path / "trace")
+    with pytest.raises(NotATrace, match="is being written by another server"):
+        files(tmp_path / "trace")
+    first.close()
+    files(tmp_path / "trace").close()
+
+
+@pytest.mark.parametrize("gone", ["moved", "removed"])
+def test_a_file_that_is_taken_away_is_begun_anew(gone: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    trace = files(path)
+    trace.write(LINE, 1)
+    if gone == "moved":
+        path.rename(tmp_path / "kept")
+    else:
+        path.unlink()
+    trace.write(LINE, 1)
+    trace.close()
+    assert path.read_bytes() == begun(2) + LINE
+    if gone == "moved":
+        assert (tmp_path / "kept").read_bytes() == begun(1) + LINE
+
+
+def test_a_pipe_that_nobody_reads_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="No such device") as refused:
+        files(path)
+    assert refused.value.errno == errno.ENXIO
