@@ -157,7 +157,11 @@ def _actors(lines: list[TraceLine]) -> Table:
         busy_s = sum(line.handled_s or 0.0 for line in its)
         worst_s = max(line.waited_s for line in its)
         table.add_row(
-            Text(actor), f"{len(its):,}", brief(busy_s), brief(worst_s), ", ".join(f"{n:,} {kind}" for kind, n in kinds)
+            Text(actor),
+            f"{len(its):,}",
+            brief(busy_s),
+            brief(worst_s),
+            Text(", ".join(f"{n:,} {kind}" for kind, n in kinds)),
         )
     return table
 

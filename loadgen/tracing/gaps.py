@@ -26,25 +26,27 @@ def gap_cause(life: Life, gap: tuple[float, float], lives: Lives, names: Names) 
     paused_s = sum(max(0.0, min(to or ended, ended) - max(since, began)) for since, to in life.pauses)
     if paused_s >= 0.5 * length_s:
         return f"was its reader's: it had fallen behind, and the answer was paused for {span(paused_s)} of it"
-    again = ""
-    if any(began <= at <= ended for at in life.preempted):
-        again = "it was preempted, and what it had read was read again: "
     busy = [(step, overlap) for step, overlap in device.between(began, ended)]
     if held.down_s >= 0.5 * length_s:
         return f"was the worker's, which was away for {span(held.down_s)} of it"
     busy_s = sum(overlap for _, overlap in busy)
+    absent = sum(1 for each, _ in busy if each.chunk_of(life.request) is None)
+    off = ""
+    if any(began <= at <= ended for at in life.preempted):
+        off = "; it was off the device for memory (preempted), and what it had read was read again"
+    elif life.preemptions > len(life.preempted) and absent > 0.5 * len(busy):
+        off = "; it was off the device for memory (preempted)"
     if busy_s < 0.5 * length_s:
         idle_s = length_s - busy_s
         kept = kept_busy(held.idle, idle_s, lives)
-        return f"{'was ' + again if again else ''}held no step for {span(idle_s)}: the device was idle{kept}"
+        return f"held no step for {span(idle_s)}: the device was idle{kept}{off}"
     step, overlap = max(busy, key=lambda each: each[1])
     if overlap >= 0.6 * length_s:
         one = device.held(step.began, step.ended, life.request)
         holder = _holder(life, one, names, step.took_s)
-        return f"was {again}a step of {span(step.took_s)}, {holder}"
-    absent = sum(1 for each, _ in busy if each.chunk_of(life.request) is None)
+        return f"was a step of {span(step.took_s)}, {holder}{off}"
     without = f" ({absent} without it)" if absent else ""
-    return f"was {again}{count(len(busy), 'step')}{without}, {_holder(life, held, names, busy_s)}"
+    return f"was {count(len(busy), 'step')}{without}, {_holder(life, held, names, busy_s)}{off}"
 
 
 def _holder(life: Life, held: Held, names: Names, busy_s: float) -> str:

@@ -42,6 +42,7 @@ class Life:
         "pauses",
         "position",
         "preempted",
+        "preemptions_told",
         "received_at",
         "refused_at",
         "released_at",
@@ -100,8 +101,14 @@ class Life:
         """From when to when its reader had fallen behind."""
         self.preempted: list[float] = []
         """When steps were planned that read again what had been read, because its memory had been taken."""
+        self.preemptions_told = 0
+        """As its end says: one that found its memory in the cache again was preempted too, and read little again."""
         self.next_position: int | None = None
         self.steps: list[DeviceStep] = []
+
+    @property
+    def preemptions(self) -> int:
+        return max(len(self.preempted), self.preemptions_told)
 
     @property
     def whole(self) -> bool:

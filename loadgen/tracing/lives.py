@@ -165,6 +165,7 @@ class Lives:
         if life is None:
             return
         life.ended_at, life.ended_reason, life.code = line.time, line.reason, line.code
+        life.preemptions_told = line.preemptions or 0
         for name in ("output_tokens", "cached_tokens"):
             value = getattr(line, name)
             if value is not None:

@@ -11,9 +11,13 @@ from typing import BinaryIO
 
 import msgspec
 
+from loadgen.chat_wire import harmless_line
 from protocol.trace import BEGUN, FORMAT, LOST, TraceLine, files_of, lines, numbered
 
 _BLOCK = 1 << 20
+_MOST_S = 1e11
+"""Far beyond any time that a server writes, and within what a calendar can say."""
+_TEXTS = ("type", "from_", "to", "lane", "request", "reason", "code", "service_tier", "message")
 
 
 class TraceError(Exception):
@@ -29,7 +33,9 @@ class Found:
         self.unreadable = 0
         """Lines that are none, without one cut off at a file's end."""
         self.cut_off = 0
-        """Files whose last line is not whole."""
+        """Lines that are not whole because their writer was cut off."""
+        self.spoiled = False
+        """The last line was unreadable."""
         self.lost = 0
         """Messages that the writer could not write."""
         self.written_by = ""
@@ -103,10 +109,18 @@ def decode(raw: bytes, found: Found) -> TraceLine | None:
     """One line without its end; None, and counted, when it is none. Raises `TraceError` on a newer format."""
     try:
         line = lines.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        if raw.strip():
-            found.unreadable += 1
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        line = None
+    if line is None or not _possible(line):
+        found.spoiled = bool(raw.strip())
+        found.unreadable += found.spoiled
         return None
+    if line.type in (BEGUN, LOST) and found.spoiled:  # its writer was cut off, and the next one has ended its line
+        found.unreadable -= 1
+        found.cut_off += 1
+    found.spoiled = False
+    if b"\\" in raw or not raw.isascii():
+        line = _harmless(line)
     found.lines += 1
     if line.type == BEGUN:
         if line.format is not None and line.format > FORMAT:
@@ -118,6 +132,20 @@ def decode(raw: bytes, found: Found) -> TraceLine | None:
     elif line.type == LOST:
         found.lost += line.lost or 0
     return line
+
+
+def _possible(line: TraceLine) -> bool:
+    """Whether its times can be times: a spoiled file may say anything."""
+    durations = line.waited_s, line.handled_s or 0.0, line.took_s or 0.0, line.lane_s or 0.0
+    return 0 <= line.time < _MOST_S and all(0 <= each < _MOST_S for each in durations)
+
+
+def _harmless(line: TraceLine) -> TraceLine:
+    """Without what a terminal would obey: whoever wrote the file may not have been a server."""
+    texts = {name: harmless_line(text) for name in _TEXTS if (text := getattr(line, name))}
+    chunks = tuple((harmless_line(request), *rest) for request, *rest in line.chunks)
+    requests = tuple(map(harmless_line, line.requests))
+    return msgspec.structs.replace(line, chunks=chunks, requests=requests, **texts)
 
 
 class Tail:

@@ -67,7 +67,7 @@ def life_report(life: Life, lives: Lives, names: Names) -> LifeReport:
         input_tokens=life.input_tokens,
         cached_tokens=life.cached_tokens,
         output_tokens=life.tokens if life.output_tokens is None else life.output_tokens,
-        preemptions=len(life.preempted),
+        preemptions=life.preemptions,
         until=found.until,
         parts_ms=parts if life.whole else {},
         causes=[CauseReport(each.kind, _ms(each.seconds)) for each in causes(life, lives, names, found) if life.whole],

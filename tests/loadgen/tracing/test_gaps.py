@@ -84,7 +84,25 @@ def test_a_gap_after_a_preemption_says_that_it_was_read_again() -> None:
     scene.step(at, 0.3, (A, 0, 102, True))
     lives = lives_of(scene)
     assert len(lives.all[A].preempted) == 1
-    assert "it was preempted, and what it had read was read again: a step of 300 ms" in gap_said(scene, A)
+    said = gap_said(scene, A)
+    assert "was a step of 300 ms" in said
+    assert said.endswith("; it was off the device for memory (preempted), and what it had read was read again.")
+
+
+def test_a_preemption_that_only_its_end_tells_of_is_said_and_counted() -> None:
+    """What it had read was found in the cache again, so no step shows that it was read twice."""
+    scene = Scene()
+    for request in (A, B):
+        scene.ask(request, 0.0, tokens=100)
+    at = scene.step(0.01, 0.1, (A, 0, 100, True), (B, 0, 100, True))
+    at = scene.step(at, 0.01, (A, 100, 1, True), (B, 100, 1, True))
+    for position in range(101, 141):
+        at = scene.step(at, 0.02, (B, position, 1, True))
+    at = scene.step(at, 0.01, (A, 101, 1, True), (B, 141, 1, True))
+    scene.say("Ended", "scheduler", "connection 1", at, request=A, connection=1, reason="length", preemptions=1)
+    life = lives_of(scene).all[A]
+    assert (life.preempted, life.preemptions) == ([], 1)
+    assert gap_said(scene, A).endswith("; it was off the device for memory (preempted).")
 
 
 def test_two_who_share_a_gap_alike_are_both_named() -> None:

@@ -44,13 +44,35 @@ def test_a_last_line_without_its_end_that_is_whole_is_read(tmp_path: Path) -> No
     assert found.cut_off == 0
 
 
-@pytest.mark.parametrize("rubbish", [b"\xff\xfe\x00", b"{}", b'{"type":1,"time":2}', b'["a"]', b'{"type":"Tick","ti'])
+RUBBISH = {
+    "bytes": b"\xff\xfe\x00",
+    "empty": b"{}",
+    "another type": b'{"type":1,"time":2}',
+    "a list": b'["a"]',
+    "cut": b'{"type":"Tick","ti',
+    "nested": b'{"type":"Tick","time":1,"zz":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "no calendar's time": b'{"type":"Tick","time":1e300}',
+    "before all time": b'{"type":"Tick","time":-5}',
+    "endless": b'{"type":"StepDone","time":1800000001,"took_s":1e308}',
+    "backwards": b'{"type":"Tick","time":1800000001,"waited_s":-5}',
+}
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH.keys())
 def test_rubbish_in_the_middle_is_counted_and_left_out(tmp_path: Path, rubbish: bytes) -> None:
     file = tmp_path / "t"
     file.write_bytes(encoded(begun(), tick(1)) + rubbish + b"\n" + encoded(tick(2)))
     found = Found()
     assert numbers(list(read(file, found))) == [1, 2]
     assert (found.unreadable, found.cut_off) == (1, 0)
+
+
+def test_a_line_that_the_next_run_had_to_end_is_cut_off_and_not_spoiled(tmp_path: Path) -> None:
+    file = tmp_path / "t"
+    file.write_bytes(encoded(begun(), tick(1)) + encoded(tick(2))[:-9] + b"\n" + encoded(begun(BEGAN + 3), tick(4)))
+    found = Found()
+    assert numbers(list(read(file, found))) == [1, 4]
+    assert (found.unreadable, found.cut_off) == (0, 1)
 
 
 def test_fields_that_are_not_known_yet_do_no_harm(tmp_path: Path) -> None:
@@ -190,3 +212,19 @@ def test_a_tail_begins_again_in_a_file_that_shrank(tmp_path: Path) -> None:
     append(file, tick(3))
     assert numbers(tail.poll()) == [3]
     tail.close()
+
+
+@pytest.mark.parametrize("obeyed", ["\x1b]0;x\x07\x1b[31m", "\x9b31m", "\u202e"], ids=["escape", "csi", "bidi"])
+def test_nothing_that_a_terminal_would_obey_is_read_from_a_file(tmp_path: Path, obeyed: str) -> None:
+    file = tmp_path / "t"
+    bad = f"a{obeyed}b"
+    line = TraceLine(
+        bad, BEGAN, bad, bad, request=bad, reason=bad, message=bad, chunks=((bad, 0, 1, True),), requests=(bad,)
+    )
+    file.write_bytes(encoded(begun(), line))
+    (*_, read_back) = read(file, Found())
+    said = msgspec.json.decode(msgspec.json.encode(read_back), type=TraceLine)
+    for text in (said.type, said.from_, said.to, said.request, said.reason, said.message, said.chunks[0][0]):
+        assert text is not None
+        assert not set(obeyed[:1]) & set(text)
+    assert said.requests == (said.request,)
