@@ -14,6 +14,9 @@ from loadgen.chat_wire import harmless
 _PARSER = MarkdownIt().enable(["table", "strikethrough"])
 """As rich reads it."""
 _FENCES = ("```", "~~~")
+LONG_LINE = 1000
+"""Characters, more than any screen is wide: a block of few lines that is longer than so many a line of the screen is
+one endless line."""
 
 
 def finished(text: str) -> int:
@@ -69,6 +72,6 @@ def _end_of(text: str, lines: int) -> str:
     """The part of a long block that is worth rendering to see its last `lines`: a line of source makes one or more."""
     whole = text.splitlines(keepends=True)
     if len(whole) <= 2 * lines:
-        return text
+        return text if len(text) <= lines * LONG_LINE else text[-lines * LONG_LINE :]
     opening = whole[0] if whole[0].startswith(_FENCES) else ""
     return opening + "".join(whole[-lines:])

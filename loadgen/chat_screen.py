@@ -95,6 +95,8 @@ class TerminalScreen:
         self._console = console
         self._live: Live | None = None
         self._unfinished = ""
+        self._looked_at = 0
+        """So many characters of it were looked through in vain: no block was finished."""
         self._printed_any = False
         self._where = ""
         self._since_s = 0.0
@@ -102,7 +104,7 @@ class TerminalScreen:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        self._unfinished, self._printed_any = "", False
+        self._unfinished, self._printed_any, self._looked_at = "", False, 0
         self.standing("waiting")
         self._live = Live(
             console=self._console,
@@ -131,8 +133,11 @@ class TerminalScreen:
         text = harmless(more)
         self._unfinished += text
         self._changed = True
-        if "\n" in text:
-            self._settle(finished(self._unfinished))
+        # A long block is not looked through for each of its lines, or it would take the square of its length.
+        if "\n" in text and len(self._unfinished) - self._looked_at >= self._looked_at // 8:
+            length = finished(self._unfinished)
+            self._looked_at = 0 if length else len(self._unfinished)
+            self._settle(length)
 
     def ended(self, line: str) -> None:
         self._console.print(Text(harmless(line), style="dim"))

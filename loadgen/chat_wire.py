@@ -14,15 +14,16 @@ from msgspec import Struct
 
 from protocol.responses import ServiceTier, Targets
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Whatever may begin an escape code or move the cursor; a newline and a tab may not."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+"""Whatever may begin an escape code or move the cursor (a newline and a tab may not), turns text around, or is not
+to be seen. The joiners that emoji and some scripts are written with stay."""
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 FINISHED = frozenset({"stop", "stop_text", "length", "prefilled"})
 
 
 def harmless(text: str) -> str:
-    """`text` without what a terminal would obey: control characters, all but newline and tab."""
+    """`text` without what a terminal would obey, or what would make a reader see another text than there is."""
     return _CONTROLS.sub("", text)
 
 

@@ -2,9 +2,13 @@ import asyncio
 import io
 import re
 
+import pytest
 from rich.console import Console
 
+from loadgen import chat_screen
+from loadgen.chat_markdown import Rendered, finished
 from loadgen.chat_screen import PlainScreen, TerminalScreen
+from loadgen.chat_wire import harmless
 from tests.loadgen.chat_person import Written
 
 ESCAPE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
@@ -80,3 +84,33 @@ def test_plain_text_ends_with_a_line_and_holds_no_control_characters() -> None:
     screen.problem("no\x07")
     assert out.getvalue() == "a[2J\nb\tc\nd\n"
     assert aside.getvalue() == "no\n"
+
+
+async def test_a_long_block_is_not_looked_through_for_each_of_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+
+    def counted(text: str) -> int:
+        parsed.append(len(text))
+        return finished(text)
+
+    monkeypatch.setattr(chat_screen, "finished", counted)
+    screen = terminal(Written())
+    lines = [f"line {number} of a block that is still being written\n" for number in range(4000)]
+    with screen.answering():
+        screen.text("```\n")
+        for line in lines:
+            screen.text(line)
+        screen.text("```\n\nAnd then.\n\nThe end.")
+    assert sum(parsed) < 12 * sum(map(len, lines))
+
+
+def test_one_endless_line_is_drawn_from_its_end_only() -> None:
+    out = io.StringIO()
+    Console(file=out, width=60, height=10).print(Rendered("word " * 100_000 + "last", last_lines=5))
+    assert out.getvalue().rstrip().endswith("last")
+    assert out.getvalue().count("word") < 100
+
+
+def test_what_would_disguise_a_text_is_left_out_and_what_joins_an_emoji_stays() -> None:
+    assert harmless("pay \u202eevil\u202c \u2066x\u2069 a\u200bb\xadc\ufeff") == "pay evil x abc"
+    assert harmless("\U0001f469\u200d\U0001f52c \u2764\ufe0f") == "\U0001f469\u200d\U0001f52c \u2764\ufe0f"
