@@ -24,22 +24,14 @@ from rich.console import Console
 
 from loadgen.bench_table import OURS, Measured, print_table, sentences
 from loadgen.client import Unreachable
-from loadgen.command_line import (
-    Misuse,
-    allow_files,
-    check_folder,
-    loop_factory,
-    number,
-    pretty_json,
-    whole,
-    write_file,
-)
+from loadgen.command_line import Misuse, allow_files, check_folder, loop_factory, pretty_json, write_file
 from loadgen.figures import Load, Report
 from loadgen.load import SPARE_FILES, measure
 from loadgen.own_server import own_server
 from loadgen.peer_process import Measure, running
 from loadgen.peers import PEERS, Missing, PipePeer, find
 from loadgen.progress import Nothing
+from protocol.scenario_arguments import number, whole
 
 JSON_FORMAT = 1
 MODEL = "SmolLM2-135M-Instruct"

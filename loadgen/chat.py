@@ -21,8 +21,9 @@ from loadgen.chat_screen import PlainScreen, Screen, TerminalScreen
 from loadgen.chat_socket import Session
 from loadgen.chat_wire import Settings, harmless_line
 from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Unreachable, first_model
-from loadgen.command_line import DEFAULT_SERVER, Misuse, is_loopback, number, server_url, whole
+from loadgen.command_line import DEFAULT_SERVER, Misuse, is_loopback, server_url
 from protocol.responses import Targets
+from protocol.scenario_arguments import number, whole
 
 ALL_ANSWERED, SOME_FAILED, NO_TALK, TOLD_TO_LEAVE = 0, 1, 2, 128 + 15
 """Exit codes: every question was answered, or stopped by who asked it; some answer failed, and the questions came from

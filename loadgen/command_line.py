@@ -3,10 +3,8 @@
 Knows URLs, numbers, files and the limits of this machine. Knows no server and no figures.
 """
 
-import argparse
 import asyncio
 import ipaddress
-import math
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,49 +25,6 @@ _SCHEMES: dict[Api, dict[str, str]] = {
 
 class Misuse(Exception):
     """The command line asks for something that cannot be done. The message is one sentence."""
-
-
-def whole(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
-        return value
-
-    return parse
-
-
-def number(least: float, most: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-        if not (least <= value <= most and math.isfinite(value)):
-            raise argparse.ArgumentTypeError(f"{text} is not between {least:g} and {most:g}")
-        return value
-
-    return parse
-
-
-def targets(text: str) -> dict[str, float]:
-    """From `ttft=5s,itl=500ms`: seconds, by the field of a scenario that they are to stand in."""
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        field = {"ttft": "ttft_target_s", "itl": "itl_target_s"}.get(name)
-        factor, bare = (1e-3, value.removesuffix("ms")) if value.endswith("ms") else (1.0, value.removesuffix("s"))
-        try:
-            seconds = math.inf if value == "none" else float(bare) * factor
-        except ValueError:
-            seconds = math.nan
-        if field is None or not seconds > 0:
-            raise argparse.ArgumentTypeError(f"{part!r} is not like ttft=5s, itl=500ms or itl=none")
-        found[field] = seconds
-    return found
 
 
 def server_url(text: str, api: Api = "responses") -> str:

@@ -8,9 +8,10 @@ import math
 from pathlib import Path
 from typing import Any, get_args
 
-from loadgen.command_line import DEFAULT_SERVER, number, targets, whole
+from loadgen.command_line import DEFAULT_SERVER
 from loadgen.exchange import Api
 from loadgen.wording import EXACT, LETTERS
+from protocol.scenario_arguments import number, targets, whole
 
 SOCKETS, REQUESTS = 16, 1
 """Of a load without people."""

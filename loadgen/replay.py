@@ -23,17 +23,7 @@ from rich.console import Console
 from loadgen.bodies import Prepared
 from loadgen.chat_wire import harmless_line
 from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Unreachable, first_model
-from loadgen.command_line import (
-    Misuse,
-    allow_files,
-    allowed_url,
-    loop_factory,
-    number,
-    pretty_json,
-    targets,
-    whole,
-    write_file,
-)
+from loadgen.command_line import Misuse, allow_files, allowed_url, loop_factory, pretty_json, write_file
 from loadgen.comparison import compare, print_comparison, span
 from loadgen.lanes import MOST_SOCKETS, Pool
 from loadgen.output_files import check_files
@@ -46,6 +36,7 @@ from loadgen.tables import LAG_WORTH_SAYING_MS
 from loadgen.warm_up import Lengths, warm_up
 from protocol.people import Person, Question, people
 from protocol.scenario import Scenario, ScenarioError, is_trace, read_azure, read_scenario, with_targets
+from protocol.scenario_arguments import number, targets, whole
 
 POLICIES = ("slack", "fixed_chunk", "decode_first", "prefill_first")
 LEAST_CONTEXT = 4096

@@ -45,7 +45,7 @@ def number(least: float, most: float) -> Callable[[str], float]:
             value = float(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-        if not least <= value <= most:
+        if not (least <= value <= most and math.isfinite(value)):
             raise argparse.ArgumentTypeError(f"{text} is not between {least:g} and {most:g}")
         return value
 

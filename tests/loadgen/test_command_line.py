@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.command_line import DEFAULT_URL, Misuse, is_loopback, server_url, targets
+from loadgen.command_line import DEFAULT_URL, Misuse, is_loopback, server_url
 from loadgen.load import run
+from protocol.scenario_arguments import targets
 from tests.loadgen.load_command import parsed
 
 
