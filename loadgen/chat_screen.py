@@ -94,6 +94,7 @@ class TerminalScreen:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
+        self._spinner = Spinner("dots", style="dim")
         self._unfinished = ""
         self._looked_at = 0
         """So many characters of it were looked through in vain: no block was finished."""
@@ -173,7 +174,8 @@ class TerminalScreen:
         seconds = time.monotonic() - self._since_s
         since = f", {seconds:.0f} s" if seconds >= 1 else ""
         line = Text(f"{self._where}{since} · Ctrl-C stops", style="dim", no_wrap=True, overflow="ellipsis")
-        below = Spinner("dots", text=line, style="dim")
+        below = self._spinner
+        below.update(text=line)
         if not self._unfinished.strip():
             return below
         block = Rendered(self._unfinished, last_lines=max(1, self._console.height - ROWS_BELOW - self._printed_any))

@@ -87,7 +87,9 @@ class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: int
     not_sent: int
     left: int
-    """Their people closed the page in the midst of them."""
+    """Their people closed the page in the midst of them, or before they would have asked them."""
+    never_asked: int
+    """Of `left`, those that were never sent: what the person would have asked later."""
     by_finish_reason: dict[str, int]
     """Of those that got a terminal event of a response: `rota.finish_reason`, or else `status`."""
     refused_by_code: dict[str, int]
@@ -158,6 +160,16 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Report]
 
 
+def came_per_s(exchanges: Iterable[Exchange]) -> float | None:
+    """Requests a second, from when the first was due to when the last was: what was offered. None: all at once.
+
+    Those of the warm-up do not count, nor what was never due.
+    """
+    due = [each.due_s for each in exchanges if each.due_s is not None and not each.warm_up]
+    span_s = max(due) - min(due) if due else 0.0
+    return (len(due) - 1) / span_s if span_s else None
+
+
 def report(
     load: Load,
     exchanges: Sequence[Exchange],
@@ -226,6 +238,7 @@ def _requests(exchanges: Sequence[Exchange]) -> RequestCounts:
         unfinished=outcomes["unfinished"],
         not_sent=outcomes["not_sent"],
         left=outcomes["left"],
+        never_asked=sum(exchange.outcome == "left" and exchange.sent_s is None for exchange in exchanges),
         by_finish_reason=_tally(
             exchange.finish_reason or exchange.status for exchange in exchanges if exchange.status is not None
         ),

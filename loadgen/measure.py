@@ -11,7 +11,7 @@ from loadgen.bodies import Asking, conversation, prepared
 from loadgen.client import NotOpened, Open, OwnSocket, Socket, Unreachable
 from loadgen.completions import ChatSocket
 from loadgen.driver import drive, watching
-from loadgen.figures import Exchange, Load, Report, StoppedBy, report
+from loadgen.figures import Exchange, Load, Report, StoppedBy, came_per_s, report
 from loadgen.lanes import Pool
 from loadgen.progress import Board, Display
 from loadgen.run import Run
@@ -74,7 +74,8 @@ async def play(load: Load, scene: Scene, key: str | None, shown: Display) -> tup
         client_lag_worst_s=run.lag_worst_s,
         scenario=scene.name,
         arrivals=scene.arrivals,
-        offered_per_s=scene.offered_per_s,
+        # What people ask later than at first comes at a rate too, that of the answers before.
+        offered_per_s=None if scene.offered_per_s is None else came_per_s(exchanges),
         idle_sockets=idle_open,
     )
     return figures, exchanges

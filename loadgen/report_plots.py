@@ -261,16 +261,16 @@ def goodput(runs: Sequence[Run]) -> Plot:
 
 def _of_sweep(title: str, runs: Sequence[Run]) -> Plot:
     points = [
-        (run.report.offered_per_s, each.per_s or 0.0, each.share)
+        (run.report.offered_per_s, run.report.offered_per_s * each.share, each.share)
         for run in runs
-        if (each := run.report.goodput) is not None and run.report.offered_per_s is not None
+        if (each := run.report.goodput) is not None and each.share is not None and run.report.offered_per_s is not None
     ]
     if not points:
         return Plot(title, "The runs were not offered at a rate, so there is none to hold their goodput against.", None)
     points.sort()
     made = figure()
     _all_met(made, max(offered for offered, _, _ in points))
-    shares = ["-" if share is None else percent(share) for _, _, share in points]
+    shares = [percent(share) for _, _, share in points]
     made.add_trace(
         go.Scatter(
             x=[offered for offered, _, _ in points],
@@ -286,7 +286,10 @@ def _of_sweep(title: str, runs: Sequence[Run]) -> Plot:
         )
     )
     _rate_axes(made)
-    caption = "A point a run, and at it the share that met their targets. On the dotted line all would have."
+    caption = (
+        "A point a run: how many requests came a second, and how many of those met their targets. On the dotted line "
+        "all did."
+    )
     return Plot(title, caption, made)
 
 

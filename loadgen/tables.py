@@ -101,8 +101,11 @@ def figure_rows(report: Report) -> list[Row]:
 
 
 def samples(row: Row) -> str:
-    """The client's, or else the server's."""
-    figures = row.client or row.server
+    """The client's, or else the server's; both where they differ."""
+    client, server = row.client, row.server
+    if client and server and client.count != server.count:
+        return f"{client.count:,}/{server.count:,}"  # not every answer had the end at which a server tells
+    figures = client or server
     return f"{figures.count:,}" if figures else "0"
 
 
@@ -232,6 +235,9 @@ def sentences(report: Report) -> list[str]:
             f"{tokens.output_per_s:,.1f} tokens/s: {tokens.output:,} tokens out in {report.wall_s:,.2f} s; "
             f"{tokens.input:,} in, {tokens.cached_input:,} of them from the server's cache."
         )
+    without_end = requests.unfinished + requests.left - requests.never_asked + requests.dropped
+    if without_end and report.client.ttft_ms is not None:
+        lines.append(f"Tokens out are counted at the end of an answer: not those of {without_end:,} that had none.")
     if tokens.output_from_chunks:
         lines.append(f"{tokens.output_from_chunks:,} of the tokens out are chunks: the server did not count tokens.")
     lines.append(f"{requests.finished:,} of {requests.planned:,} requests finished{_by(requests.by_finish_reason)}.")
@@ -311,7 +317,8 @@ def _went_wrong(report: Report) -> list[str]:
             (requests.failed, "failed", requests.failed_by_code),
             (requests.refused, "refused", requests.refused_by_code),
             (requests.dropped, "lost with their socket", requests.dropped_by_code),
-            (requests.left, "left by their people", {}),
+            (requests.left - requests.never_asked, "left by their people", {}),
+            (requests.never_asked, "never asked, as their people had left", {}),
             (requests.unfinished, "still running at the end", {}),
             (requests.not_sent, "never sent", {}),
         )

@@ -156,7 +156,8 @@ def goodput(exchanges: Sequence[Exchange], wall_s: float | None) -> Goodput | No
 
 def _kept(exchanges: Iterable[Exchange]) -> tuple[int, int, int]:
     """How many met their targets, how many missed them, and how many did neither."""
-    counts = Counter(exchange.met for exchange in exchanges)
+    # What a person who had left would have asked later was no request at all.
+    counts = Counter(each.met for each in exchanges if not (each.outcome == "left" and each.sent_s is None))
     return counts[True], counts[False], counts[None]
 
 

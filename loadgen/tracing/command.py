@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.command_line import number, whole
 from loadgen.comparison import span
 from loadgen.tracing.around import in_window, moment, print_around
 from loadgen.tracing.causes import sentence
@@ -27,8 +26,11 @@ from loadgen.tracing.report import life_report
 from loadgen.tracing.summary import Counting, print_summary, shortfalls, slowest
 from loadgen.tracing.timeline import print_life
 from loadgen.tracing.words import Names, listed
+from protocol.scenario_arguments import number, whole
+from protocol.trace import files_of
 
 POLL_S = 0.25
+WINDOW_S = 1.0
 _NEAR = 3
 
 
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--slowest", type=whole(1), metavar="N", help="the N that waited longest for their first text")
     one.add_argument("--around", metavar="TIME", help="14:03:22.4, an ISO time, Unix seconds, or +12.5 from the start")
     one.add_argument("--follow", action="store_true", help="say how requests end, while they do")
-    add("--window", type=number(0.001, 3600), default=1.0, metavar="S", help="seconds shown around TIME [1]")
+    add("--window", type=number(0.001, 3600), metavar="S", help=f"seconds shown around TIME [{WINDOW_S:g}]")
     add("--perfetto", type=Path, metavar="OUT", help="also write a trace for ui.perfetto.dev or chrome://tracing")
     add("--json", action="store_true", help="print what was found of the chosen requests as JSON")
 
@@ -50,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     """Do what `add_arguments` parsed and return the exit code: 2 with a sentence when it cannot be done."""
     console = Console()
     try:
+        if args.window is not None and args.around is None:
+            raise TraceError("--window is how much to show around a time: name it with --around.")
         if args.follow:
             for unfit in ("perfetto", "json"):
                 if getattr(args, unfit):
@@ -66,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(args: argparse.Namespace, console: Console) -> None:
+    if args.perfetto is not None:
+        _spare_the_trace(args.file, args.perfetto)
     found, counting, lives = Found(), Counting(), Lives()
     for line in read(args.file, found):
         lives.feed(line)
@@ -89,6 +95,13 @@ def _read(args: argparse.Namespace, console: Console) -> None:
         print_summary(args.file, found, counting, lives, names, console)
     if args.perfetto is not None and not args.json:
         console.print(Text(f"{args.perfetto} is written: open it at https://ui.perfetto.dev."), soft_wrap=True)
+
+
+def _spare_the_trace(file: Path, out: Path) -> None:
+    """Whether `out` can be written without harm to what is read. Raises `TraceError`."""
+    for path in files_of(file):
+        if out.exists() and out.samefile(path):
+            raise TraceError(f"--perfetto {out} is a file of the trace itself: name another.")
 
 
 def wanted(text: str, lives: Lives) -> Life:
@@ -148,13 +161,14 @@ def _show(chosen: list[Life], as_json: bool, found: Found, lives: Lives, names: 
 def _around(args: argparse.Namespace, lives: Lives, names: Names, console: Console) -> None:
     """Reads the file once more, for the messages of that window alone."""
     at = moment(args.around, lives.began_at, lives.last_at)
-    since, to = at - args.window / 2, at + args.window / 2
+    window_s = WINDOW_S if args.window is None else args.window
+    since, to = at - window_s / 2, at + window_s / 2
     if args.json:
         alive = [life for life in lives.all.values() if life.began_at <= to and (life.over_at or to) >= since]
         _print_json(alive, lives, names)
         return
     lines = [line for line in read(args.file, Found()) if line.to and in_window(line, since, to)]
-    print_around(at, args.window, lines, lives, names, console)
+    print_around(at, window_s, lines, lives, names, console)
 
 
 def _print_json(chosen: list[Life], lives: Lives, names: Names) -> None:

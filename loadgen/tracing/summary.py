@@ -74,11 +74,11 @@ class Counting:
         return sorted(found, key=lambda each: -each[1].count)
 
     def mailboxes(self) -> list[tuple[str, str, Spread]]:
-        """Actor, lane, waited; the longest p99 first."""
+        """Actor, lane, waited; who had the longest wait first."""
         found = [
             (to, lane, waited) for (to, lane), all_ in self._mailboxes.items() if (waited := spread(all_)) is not None
         ]
-        return sorted(found, key=lambda each: (-each[2].p99_s, -each[2].worst_s))
+        return sorted(found, key=lambda each: (-each[2].worst_s, -each[2].p99_s))
 
 
 def slowest(lives: Lives, most: int) -> list[Life]:

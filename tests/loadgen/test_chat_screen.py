@@ -58,6 +58,14 @@ async def test_where_the_question_stands_is_below_until_the_answer_has_ended() -
     assert plain(out.getvalue()).endswith("Hello\nEnd of answer\n\n")
 
 
+async def test_the_spinner_turns_while_one_waits() -> None:
+    out = Written()
+    screen = terminal(out)
+    with screen.answering():
+        for frame in "\u280b\u2819\u2839":  # the first three of rich's dots
+            await out.shows(frame)
+
+
 async def test_the_cursor_comes_back_when_an_answer_breaks_off() -> None:
     out = Written()
     screen = terminal(out)

@@ -180,7 +180,7 @@ async def test_who_is_through_in_time_does_not_leave() -> None:
 async def test_what_one_who_left_for_good_would_have_asked_is_left_too() -> None:
     with scripted_server(answer) as server:
         report, exchanges = await played(server, Person("A", questions(0.0, 0.0), leaves_after_chunks=1))
-    assert (report.requests.left, report.requests.not_sent) == (3, 0)
+    assert (report.requests.left, report.requests.never_asked, report.requests.not_sent) == (3, 2, 0)
     assert len(server.requests) == 1
     assert [exchange.sent_s is None for exchange in exchanges] == [False, True, True]
 

@@ -259,8 +259,10 @@ def test_goodput_of_a_sweep_is_a_point_a_run() -> None:
     runs = [open_run(per_s, requests=60) for per_s in (4.0, 1.0)]
     x, y = lines(goodput([Run.of(*run) for run in runs]))["goodput"]
     assert x == [1.0, 4.0]
-    expected = [run[0].goodput.per_s if run[0].goodput else None for run in runs]
-    assert y == pytest.approx(expected[::-1])
+    shares = [run[0].goodput.share if run[0].goodput else None for run in runs]
+    assert y == pytest.approx([1.0 * (shares[1] or 0.0), 4.0 * (shares[0] or 0.0)]), (
+        "of those that came, not of the run"
+    )
 
 
 def test_goodput_of_one_run_is_a_point_a_stretch_of_arrivals() -> None:

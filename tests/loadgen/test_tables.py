@@ -248,3 +248,23 @@ def test_the_heading_of_a_scenario_tells_how_people_come() -> None:
     assert heading(figures) == (
         "chat, arrivals poisson, 4/s to SmolLM2-135M at ws://127.0.0.1:8000/v1/responses: 12 requests, seed 7"
     )
+
+
+def test_samples_of_both_clocks_are_told_where_they_differ() -> None:
+    report = made(finished(server_ttft_ms=900.0), finished(server_ttft_ms=None))
+    assert rows_of(printed(report))["first text (TTFT)"][-1] == "2/1"
+    assert rows_of(printed(made(finished(server_ttft_ms=900.0))))["first text (TTFT)"][-1] == "1"
+
+
+def test_whose_tokens_are_not_counted_is_said() -> None:
+    report = made(
+        finished(output_tokens=5), finished(outcome="unfinished", ended_s=None), finished(outcome="left", left=True)
+    )
+    said = "Tokens out are counted at the end of an answer: not those of 2 that had none."
+    assert said in sentences(report)
+    assert not any("Tokens out" in sentence for sentence in sentences(made(finished(output_tokens=5))))
+
+
+def test_who_left_and_what_they_would_have_asked_are_told_apart() -> None:
+    report = made(finished(outcome="left", left=True), finished(outcome="left", left=True, sent_s=None, texts_s=[]))
+    assert {"1 left by their people.", "1 never asked, as their people had left."} <= set(sentences(report))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from loadgen.exchange import Exchange
-from loadgen.figures import Report, report
+from loadgen.figures import Report, came_per_s, report
 from tests.loadgen.test_figures import load
 
 
@@ -33,6 +33,22 @@ def test_goodput_is_what_met_its_targets_a_second_and_of_those_that_did_either()
     assert (figures.goodput.share, figures.goodput.per_s) == (0.5, 1.0)
     assert figures.requests.left == 1
     assert [one.met for one in figures.per_request] == [True, True, False, False, None]
+
+
+def test_what_was_never_asked_is_in_no_goodput() -> None:
+    figures = add_up(exchange(), exchange(outcome="left", texts_s=[], due_s=None, sent_s=None, ended_s=None, left=True))
+    assert figures.goodput is not None
+    assert (figures.goodput.met, figures.goodput.missed, figures.goodput.neither) == (1, 0, 0)
+    assert (figures.requests.left, figures.requests.never_asked) == (1, 1)
+
+
+def test_what_was_offered_are_requests_and_not_people() -> None:
+    """Two people of three questions each, who come a second apart."""
+    asked = [exchange(due_s=came + later) for came in (0.0, 1.0) for later in (0.0, 2.0, 4.0)]
+    assert came_per_s(asked) == pytest.approx(5 / 5.0)
+    assert came_per_s([*asked, exchange(due_s=99.0, warm_up=True), exchange(due_s=None)]) == pytest.approx(5 / 5.0)
+    assert came_per_s([exchange(), exchange()]) is None
+    assert came_per_s([]) is None
 
 
 def test_without_a_target_there_is_no_goodput() -> None:

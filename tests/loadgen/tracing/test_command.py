@@ -185,3 +185,19 @@ def test_a_trace_without_requests_is_summarised_too(rota: Any, tmp_path: Path) -
     assert "3 messages, 0 requests, 0 steps." in rota(file).out
     assert rota(file, "--slowest", 1).code == 2
     assert rota(file, "--request", "a").err == "rota: The trace holds no request.\n"
+
+
+@pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.1", "./trace.jsonl"])
+def test_a_trace_is_not_written_over_by_what_is_made_of_it(rota: Any, file: Path, name: str) -> None:
+    (older := file.with_name("trace.jsonl.1")).write_bytes(file.read_bytes())
+    before = file.read_bytes()
+    ran = rota(file, "--perfetto", file.parent / name)
+    assert ran.code == 2
+    assert "is a file of the trace itself: name another." in ran.err
+    assert file.read_bytes() == older.read_bytes() == before
+
+
+def test_a_window_around_nothing_is_refused(rota: Any, file: Path) -> None:
+    ran = rota(file, "--window", 3)
+    assert ran.code == 2
+    assert "--around" in ran.err
