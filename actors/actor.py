@@ -72,6 +72,22 @@ class _Lane:
         return LaneStatistics(depth, self.high_water, self.taken, self.refused, self.waited_s, self.longest_wait_s)
 
 
+class Tap:
+    """Somebody hears a mailbox's messages, each as it is about to be handled. Shut, it costs a look at `open`."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = False
+
+    def hear(self, message: object) -> None:
+        """Called only while it is open. Must not raise, nor keep anybody waiting."""
+
+
+SHUT = Tap()
+"""Where nobody ever listens."""
+
+
 class _Joins(Protocol):
     """A merging message: `a.join(b)` is both, `a` first."""
 
@@ -82,11 +98,12 @@ class Mailbox(Generic[Inbox]):
     """Where messages to one actor wait: control first, then data in order, then merged text.
 
     One task takes; anyone on the same event loop may put. Putting never waits. `capacity` bounds the data lane;
-    the others are bounded by their keys.
+    the others are bounded by their keys. `tap`: who hears what is given to `each`'s handler.
     """
 
-    def __init__(self, clock: Clock, capacity: int) -> None:
+    def __init__(self, clock: Clock, capacity: int, tap: Tap = SHUT) -> None:
         self._clock = clock
+        self._tap = tap
         self.capacity = capacity
         # Each since when it waits, and the message.
         self._control: OrderedDict[tuple[type, object], tuple[Any, ...]] = OrderedDict()
@@ -154,13 +171,17 @@ class Mailbox(Generic[Inbox]):
         self._begin_taking()
         loop = asyncio.get_running_loop()
         over: asyncio.Future[Exception] = loop.create_future()
+        tap = self._tap
 
         def turn() -> None:
             if over.done():
                 return
             try:
                 if self._control or self._data or self._slots:
-                    handle(self._pop())
+                    message = self._pop()
+                    if tap.open:
+                        tap.hear(message)
+                    handle(message)
             except Exception as error:  # noqa: BLE001  passed on, to whoever awaits
                 over.set_result(error)
                 return

@@ -14,6 +14,7 @@ from actors.directory import Directory
 from actors.metrics import Metrics
 from actors.scheduling.demand import Demand
 from actors.scheduling.guests import Guest, Place
+from actors.scheduling.seen import seen_guests
 from actors.scheduling.waiting_room import Bounds, WaitingRoom
 from actors.tombstones import Tombstones
 from protocol import errors
@@ -30,21 +31,23 @@ from protocol.messages import (
     Expire,
     FinishReason,
     Forget,
+    Look,
     Moved,
     Refused,
     Released,
+    RoomSeen,
     Stats,
     Sweep,
     Watch,
 )
 
-AdmissionInbox = Enqueue | Cancel | Credit | CostsLearned | Released | Expire | Sweep | Drain
+AdmissionInbox = Enqueue | Cancel | Credit | CostsLearned | Released | Expire | Sweep | Drain | Look
 
 
 class Admission(Actor[AdmissionInbox]):
     """Fair between clients, within bounds of number, work and wait (`scheduling/waiting_room.py`).
 
-    `tell_every_s`: at most so often does everyone who waits hear of a new place.
+    `tell_every_s`: at most so often does everyone who waits hear of a new place. `gallery`: who looks, if anybody does.
     """
 
     name: ClassVar[str] = "admission"
@@ -65,6 +68,7 @@ class Admission(Actor[AdmissionInbox]):
         metrics: Metrics,
         clock: Clock,
         tell_every_s: float = 0.25,
+        gallery: Address[RoomSeen] | None = None,
     ) -> None:
         super().__init__(mailbox)
         self._bounds = bounds
@@ -72,6 +76,7 @@ class Admission(Actor[AdmissionInbox]):
         self._tokeniser = tokeniser
         self._detokeniser = detokeniser
         self._reaper = reaper
+        self._gallery = gallery
         self._directory = directory
         self._metrics = metrics
         self._clock = clock
@@ -103,6 +108,10 @@ class Admission(Actor[AdmissionInbox]):
                 self._has_moved = len(self._room) > 0
             case Drain():
                 self._draining = True
+            case Look():
+                assert self._gallery is not None, "looked at by nobody"
+                self._gallery.tell(RoomSeen(message.at, seen_guests(self._room, can_tell=self._room.can_tell)))
+                return
             case _:
                 assert_never(message)
         self._tell_places()

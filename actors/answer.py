@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from actors.targets import Goal
 from protocol.errors import WireError
-from protocol.event_shapes import Gaps
+from protocol.event_shapes import Gaps, Progress
 from protocol.events import ResponseEvents, Terminal
-from protocol.messages import Accepted, Ended, FinishReason, Moved, RequestId, Stats, Text, TextEnd
+from protocol.messages import Accepted, Ended, FinishReason, Moved, RequestId, Started, Stats, Text, TextEnd
 from protocol.responses import ResponseCreate, Targets
 from protocol.timeline import gaps_met
 
@@ -117,8 +117,15 @@ class Answer:
             return []
         return self._events.queued(message.position, _ms_or_none(message.estimated_wait_s))
 
-    def started(self) -> list[bytes]:
-        return [] if self.closed else self.created() + self._events.in_progress()
+    def started(self, message: Started) -> list[bytes]:
+        return [] if self.closed else self.created() + self.read(message.prefilled_tokens)
+
+    def read(self, prefilled_tokens: int) -> list[bytes]:
+        """So much of its prompt has been read."""
+        if self.closed or not self._created:
+            return []
+        known = self._input_tokens > 0
+        return self._events.in_progress(Progress(self._input_tokens, prefilled_tokens) if known else None)
 
     def add(self, text: Text) -> None:
         """More text, and perhaps the end, to be taken when there is room. After the slot is closed it is dropped."""

@@ -31,6 +31,7 @@ from protocol.messages import (
     Ended,
     FrameReceived,
     Moved,
+    PromptRead,
     Refused,
     Released,
     SetPaused,
@@ -202,7 +203,7 @@ class Connection(Actor[ConnectionInbox]):
         match message:
             case Text() if not self._deaf and self._writer.idle and self._exchange.pass_on(message):
                 return  # Most messages by far, and nothing follows from this one.
-            case Text() | Accepted() | Moved() | Started() | Ended() | Refused():
+            case Text() | Accepted() | Moved() | Started() | PromptRead() | Ended() | Refused():
                 self._exchange.said(message)
             case FrameReceived():
                 self._frame(message)

@@ -4,6 +4,8 @@ Messages name connections by number, so that they can be encoded; this turns the
 nothing of what is sent.
 """
 
+from typing import Any
+
 from actors.actor import Address
 from protocol.messages import (
     Accepted,
@@ -13,8 +15,10 @@ from protocol.messages import (
     Ended,
     FrameReceived,
     Moved,
+    PromptRead,
     Refused,
     Released,
+    Show,
     SocketLost,
     Started,
     Text,
@@ -22,19 +26,24 @@ from protocol.messages import (
     WriterIdle,
 )
 
-ToConnection = Accepted | Moved | Refused | Started | Ended | Released | Text | CloseConnection | Drain | WorkerLost
+ToConnection = (
+    Accepted | Moved | Refused | Started | PromptRead | Ended | Released | Text | CloseConnection | Drain | WorkerLost
+)
 """What other actors send to a connection."""
+ToWatcher = Show | CloseConnection | Drain | WorkerLost
+"""What they send to a socket that only watches. It is listed here too, so that it is closed as the others are."""
 ConnectionInbox = ToConnection | FrameReceived | SocketLost | WriterIdle
+WatcherInbox = ToWatcher | SocketLost | WriterIdle
 
 
 class Directory:
     """Addresses of the open connections. A connection stays listed until its last request has ended."""
 
     def __init__(self) -> None:
-        self._addresses: dict[ConnectionId, Address[ConnectionInbox]] = {}
+        self._addresses: dict[ConnectionId, Address[Any]] = {}
         self._last = 0
 
-    def add(self, address_of: Address[ConnectionInbox], connection: ConnectionId) -> None:
+    def add(self, address_of: Address[ConnectionInbox] | Address[WatcherInbox], connection: ConnectionId) -> None:
         self._addresses[connection] = address_of
 
     def next_id(self) -> ConnectionId:
@@ -44,13 +53,13 @@ class Directory:
     def remove(self, connection: ConnectionId) -> None:
         self._addresses.pop(connection, None)
 
-    def tell(self, connection: ConnectionId, message: ToConnection) -> None:
+    def tell(self, connection: ConnectionId, message: ToConnection | ToWatcher) -> None:
         """Send to that connection; when it is no longer listed there is nobody left to tell."""
         address = self._addresses.get(connection)
         if address is not None:
             address.tell(message)
 
-    def tell_all(self, message: ToConnection) -> None:
+    def tell_all(self, message: Drain | WorkerLost) -> None:
         for address in list(self._addresses.values()):
             address.tell(message)
 

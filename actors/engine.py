@@ -5,7 +5,6 @@ event of the wire and no step.
 """
 
 import asyncio
-import contextlib
 import random
 import secrets
 import time
@@ -17,15 +16,18 @@ import structlog
 from actors.actor import Actor, Address, Clock, Mailbox
 from actors.admission import Admission, AdmissionInbox
 from actors.config import Config
-from actors.connection import Connection, ConnectionLimits
+from actors.connection import ConnectionLimits
 from actors.conversations import Keeping
 from actors.detokeniser import Detokeniser, DetokeniserInbox
-from actors.directory import ConnectionInbox, Directory
+from actors.directory import Directory
 from actors.executor import Executor, ExecutorInbox
+from actors.gallery import Gallery, GalleryInbox
+from actors.gallery_taps import Taps
 from actors.health import Health
 from actors.metrics import Metrics
 from actors.offload import Offload
 from actors.reaper import Patience, Reaper, ReaperInbox
+from actors.reception import Reception
 from actors.sampling_defaults import SamplingDefaults
 from actors.scheduler import Scheduler, SchedulerInbox
 from actors.scheduling.policies import policy_named
@@ -52,10 +54,6 @@ STEPS_AHEAD = 1
 MAX_STEP_TOKENS = 1024
 ASKED_AHEAD = 256
 """Prompts that wait for the tokeniser, and tokenised requests that wait for admission."""
-FRAMES_AHEAD = 64
-"""Frames of one socket that wait for its handler."""
-LEAVE_S = 5.0
-"""How long sockets may take to close when the server stops."""
 
 log = structlog.get_logger()
 
@@ -67,8 +65,8 @@ class EngineStopped(Exception):
 class Engine:
     """The actors of one server, from the first mailbox to the last socket.
 
-    Sockets come in by `open_connection`; workers come from `new_child`. Time, ids, chance and threads are given, so
-    that the simulation runs this same class.
+    Sockets come in by `open_connection` and `open_watcher`; workers come from `new_child`. Time, ids, chance and
+    threads are given, so that the simulation runs this same class.
     """
 
     def __init__(
@@ -92,10 +90,8 @@ class Engine:
         self._offload = offload
         self._clock = clock
         self._unix_clock = unix_clock
-        self._new_id = new_id
         self._chance = chance if chance is not None else random.Random()
         self._patience = patience if patience is not None else Patience()
-        self._limits = limits if limits is not None else ConnectionLimits()
         self.metrics = Metrics()
         self.health = Health(unix_clock())
         self.metrics.worker_up.set_function(lambda: float(self.health.ready))
@@ -106,8 +102,8 @@ class Engine:
         self._restart: asyncio.Task[None] | None = None
         self._stopping = False
         self._drain: Drain | None = None
-        self._nobody_here = asyncio.Event()
-        self._mailbox = mailboxes(clock, tracer)
+        self._taps = Taps(clock)
+        self._mailbox = mailboxes(clock, tracer, self._taps.at)
         if tracer is not None:
             self.metrics.trace_lost.count = lambda: tracer.lost + tracer.unwritten
         self._inbox: Mailbox[EngineInbox] = self._mailbox("engine", 1)
@@ -117,10 +113,25 @@ class Engine:
         self.executor: Mailbox[ExecutorInbox] = self._mailbox("executor", STEPS_AHEAD)
         self.detokeniser: Mailbox[DetokeniserInbox] = self._mailbox("detokeniser", TOKENS_AHEAD + STEPS_AHEAD)
         self.reaper: Mailbox[ReaperInbox] = self._mailbox("reaper", 1)
+        self.gallery: Mailbox[GalleryInbox] = self._mailbox("gallery", 1)
         self._child: Child
         self.metrics.mailboxes.statistics = lambda: {
             name: mailbox.statistics() for name, mailbox in self.mailboxes.items()
         }
+        self._reception = Reception(
+            config,
+            new_mailbox=self._mailbox,
+            tokeniser=_to(self.tokeniser),
+            scheduler=_to(self.scheduler),
+            reaper=_to(self.reaper),
+            gallery=_to(self.gallery),
+            directory=self.directory,
+            clock=clock,
+            unix_clock=unix_clock,
+            new_id=new_id,
+            metrics=self.metrics,
+            limits=limits if limits is not None else ConnectionLimits(),
+        )
 
     # --- building ---
 
@@ -138,6 +149,22 @@ class Engine:
             clock=self._clock,
         )
 
+    def _gallery(self) -> Gallery:
+        config = self._config
+        return Gallery(
+            self.gallery,
+            taps=self._taps,
+            policy=config.policy,
+            max_running=config.max_running,
+            # Without a key whoever knows a response's id may continue it: then only this machine may come in.
+            tell_ids=not config.allow_no_key,
+            scheduler=_to(self.scheduler),
+            admission=_to(self.admission),
+            directory=self.directory,
+            clock=self._clock,
+            unix_clock=self._unix_clock,
+        )
+
     def _worker(self) -> tuple[Admission, Scheduler, Executor]:
         """The three that start anew as one. A fresh child: what an old one still says must not reach a new executor."""
         config = self._config
@@ -150,6 +177,7 @@ class Engine:
             tokeniser=_to(self.tokeniser),
             detokeniser=_to(self.detokeniser),
             reaper=_to(self.reaper),
+            gallery=_to(self.gallery),
             directory=self.directory,
             metrics=self.metrics,
             clock=self._clock,
@@ -164,6 +192,7 @@ class Engine:
             detokeniser=_to(self.detokeniser),
             tokeniser=_to(self.tokeniser),
             reaper=_to(self.reaper),
+            gallery=_to(self.gallery),
             directory=self.directory,
             metrics=self.metrics,
             clock=self._clock,
@@ -228,6 +257,7 @@ class Engine:
         Returns when it has drained (`drain`). Raises EngineStopped when the model cannot be served.
         """
         self._supervise(self._reaper(), self._tasks)
+        self._supervise(self._gallery(), self._tasks)
         self._start_worker()
         vocabulary: asyncio.Future[Vocabulary] | None = None
         try:
@@ -242,14 +272,16 @@ class Engine:
                                 self._supervise(actor, self._tasks)
                             on_ready(message)
                         self.tokeniser.tell(message)
+                        self.gallery.tell(message)
                         self.health.serving(message)
                         self.metrics.show_model(message, self._config.policy)
                     case ModelRefused():
                         raise EngineStopped(message.message)
                     case WorkerLost():
+                        self.gallery.tell(message)
                         self.health.down(f"The worker is being started again: {message.message}.")
                     case Drained():
-                        await self._everyone_to_leave()
+                        await self._reception.everyone_to_leave()
                         return
                     case _:
                         assert_never(message)
@@ -265,45 +297,17 @@ class Engine:
         log.info("engine.draining", grace_s=drain.until - now, sockets_open=len(self.directory))
         self.reaper.tell(drain)
         self.admission.tell(drain)
-        self.directory.tell_all(drain)
+        self._reception.drain(drain)
 
     async def open_connection(self, socket: Socket, tenant: str) -> None:
         """The whole life of one socket. Returns when it is closed and the engine has let go of its requests."""
         assert self.health.model is not None, "a socket was let in before there was a model"
-        connection = self.directory.next_id()
-        mailbox: Mailbox[ConnectionInbox] = self._mailbox(f"connection {connection}", FRAMES_AHEAD)
-        actor = Connection(
-            mailbox,
-            connection=connection,
-            socket=socket,
-            tenant=tenant,
-            model=self.health.model.name,
-            tokeniser=_to(self.tokeniser),
-            scheduler=_to(self.scheduler),
-            reaper=_to(self.reaper),
-            clock=self._clock,
-            unix_clock=self._unix_clock,
-            new_id=self._new_id,
-            metrics=self.metrics,
-            limits=self._limits,
-            tiers=self._config.tiers,
-        )
-        self.directory.add(actor.address, connection)
-        if self._drain is not None:  # it came in through a door that was just closing
-            mailbox.tell(self._drain)
-        try:
-            await actor.serve()
-        finally:
-            self.directory.remove(connection)
-            if not len(self.directory):
-                self._nobody_here.set()
+        await self._reception.open_connection(socket, tenant, self.health.model.name)
 
-    async def _everyone_to_leave(self) -> None:
-        """Connections have been told to close; a client that does not listen is not waited for long."""
-        self._nobody_here.clear()
-        if len(self.directory):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nobody_here.wait(), LEAVE_S)
+    async def open_watcher(self, socket: Socket, tenant: str) -> None:
+        """The whole life of a socket that only watches. Returns when it is closed."""
+        assert self.health.model is not None, "a watcher was let in before there was a model"
+        await self._reception.open_watcher(socket, tenant)
 
     @property
     def mailboxes(self) -> dict[str, Mailbox[Any]]:
@@ -314,6 +318,7 @@ class Engine:
             "executor": self.executor,
             "detokeniser": self.detokeniser,
             "reaper": self.reaper,
+            "gallery": self.gallery,
         }
 
     # --- supervision ---
@@ -350,6 +355,7 @@ class Engine:
         log.error("worker.restarting", why=why)
         self.metrics.worker_restarts.inc()
         self.health.down("The worker is being started again after an internal error.")
+        self.gallery.tell(WorkerLost(why, self._clock()))
         self._child.abandon()
         old = self._worker_tasks
         self._worker_tasks = []
@@ -365,6 +371,7 @@ class Engine:
             return
         for mailbox in (self.admission, self.scheduler, self.executor):
             mailbox.clear()
+        self._taps.start_anew()
         lost = WorkerLost(why, self._clock())
         self.reaper.tell(lost)
         # What connections cancel now waits for the new three: their mailboxes are the same.

@@ -29,6 +29,7 @@ from protocol.messages import (
     Ended,
     FinishReason,
     Moved,
+    PromptRead,
     Refused,
     RequestId,
     SetPaused,
@@ -43,7 +44,7 @@ log = structlog.get_logger()
 RETRY_MS = 1000.0
 
 ToTokeniser = Ask | Cancel | ConnectionClosed
-OfARequest = Text | Accepted | Moved | Started | Ended | Refused
+OfARequest = Text | Accepted | Moved | Started | PromptRead | Ended | Refused
 """What the engine says of a request."""
 
 
@@ -231,7 +232,9 @@ class Exchange:
             case Moved():
                 self._put(answer.moved(message))
             case Started():
-                self._put(answer.started())
+                self._put(answer.started(message))
+            case PromptRead():
+                self._put(answer.read(message.prefilled_tokens))
             case Ended():
                 answer.end(message)
                 if answer.told or self._abandoned:

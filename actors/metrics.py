@@ -158,6 +158,7 @@ class Metrics:
         )
 
         self.connections = Gauge("rota_connections", "Open sockets.", registry=r)
+        self.watchers = Gauge("rota_watchers", "Of these, sockets that watch.", registry=r)
         self.connections_opened = Counter("rota_connections_opened", "Sockets that were let in.", registry=r)
         self.connections_refused = Counter(
             "rota_connections_refused", "Sockets that were not, by error code.", ["code"], registry=r

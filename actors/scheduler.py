@@ -13,7 +13,9 @@ from actors.metrics import Metrics
 from actors.scheduling.blocks import BlockPool
 from actors.scheduling.costs import Costs
 from actors.scheduling.policy import Policy
+from actors.scheduling.reading import Reading
 from actors.scheduling.schedule import Outcome, Schedule
+from actors.scheduling.seen import seen_sequence
 from actors.scheduling.sequence import Sequence, State
 from actors.tombstones import Tombstones
 from protocol import errors
@@ -31,9 +33,12 @@ from protocol.messages import (
     FinishReason,
     FinishStream,
     Forget,
+    Look,
     ModelReady,
+    PromptRead,
     Released,
     RequestId,
+    SchedulerSeen,
     SetPaused,
     Started,
     Step,
@@ -59,6 +64,7 @@ SchedulerInbox = (
     | WorkerLost
     | Sweep
     | AuditRequest
+    | Look
 )
 
 
@@ -68,6 +74,7 @@ class Scheduler(Actor[SchedulerInbox]):
     `steps_ahead` steps may be in flight (1: the next one is planned when the last one's result is in). At most
     `tokens_ahead` steps' tokens wait for the detokeniser; past that no step is planned, so its lane is never full.
     `max_running` bounds the sequences in one step, and by the credits granted to admission those that are here.
+    `gallery`: who looks, if anybody does.
     """
 
     name: ClassVar[str] = "scheduler"
@@ -90,6 +97,7 @@ class Scheduler(Actor[SchedulerInbox]):
         clock: Clock,
         steps_ahead: int = 1,
         tokens_ahead: int = 32,
+        gallery: Address[SchedulerSeen] | None = None,
     ) -> None:
         super().__init__(mailbox)
         self._policy = policy
@@ -100,6 +108,7 @@ class Scheduler(Actor[SchedulerInbox]):
         self._detokeniser = detokeniser
         self._tokeniser = tokeniser
         self._reaper = reaper
+        self._gallery = gallery
         self._directory = directory
         self._metrics = metrics
         self._clock = clock
@@ -116,6 +125,7 @@ class Scheduler(Actor[SchedulerInbox]):
         self._tokens_taken = 0
         self._preemptions_counted = 0
         self._unstarted: dict[RequestId, Sequence] = {}
+        self._reading = Reading()
         self._ends_to_say: list[tuple[RequestId, FinishReason]] = []
         self._show_gauges()
 
@@ -148,6 +158,7 @@ class Scheduler(Actor[SchedulerInbox]):
             case StepDone():
                 self._metrics.step.observe(message.took_s)
                 self._settle(self._schedule.complete(message, self._clock()))
+                self._say_read()
                 self._learn()
             case TokensTaken():
                 # More than was sent: it is about the scheduler that was here before this one.
@@ -162,6 +173,9 @@ class Scheduler(Actor[SchedulerInbox]):
                 self._impatient.sweep(message.at)
             case AuditRequest():
                 self._audit(message)
+            case Look():
+                self._show(message)
+                return
             case _:
                 assert_never(message)
         self._turn()
@@ -263,7 +277,13 @@ class Scheduler(Actor[SchedulerInbox]):
         for chunk in step.chunks:
             sequence = self._unstarted.pop(chunk.request, None)
             if sequence is not None:
-                self._directory.tell(sequence.connection, Started(chunk.request, self._clock()))
+                now = self._clock()
+                self._reading.begin(sequence, now)
+                self._directory.tell(sequence.connection, Started(chunk.request, now, sequence.prompt_tokens_read))
+
+    def _say_read(self) -> None:
+        for sequence in self._reading.news(self._clock()):
+            self._directory.tell(sequence.connection, PromptRead(sequence.request, sequence.prompt_tokens_read))
 
     def _learn(self) -> None:
         """What steps cost has changed a little; now and then admission hears of it."""
@@ -324,6 +344,15 @@ class Scheduler(Actor[SchedulerInbox]):
         self._reaper.tell(
             AuditReport(request.at, pool.free, pool.cached, pool.used, pool.total, self._schedule.requests)
         )
+
+    def _show(self, look: Look) -> None:
+        """To whoever watches: nothing that is planned depends on it."""
+        assert self._gallery is not None, "looked at by nobody"
+        pool, now = self._schedule.pool, self._clock()
+        requests = tuple(seen_sequence(one, now) for one in self._schedule.sequences)
+        coefficients = tuple(self._schedule.costs.coefficients)
+        seen = SchedulerSeen(look.at, pool.free, pool.cached, pool.used, pool.total, coefficients, requests)
+        self._gallery.tell(seen)
 
     def _show_gauges(self) -> None:
         """What is counted when somebody asks, not after every message: all sequences are looked at."""

@@ -1,8 +1,8 @@
-"""The listening socket: WebSocket upgrades at `/v1/responses`, and a few things over plain HTTP.
+"""The listening socket: WebSocket upgrades at `/v1/responses` and `/v1/turns`, and a few things over plain HTTP.
 
 Knows who may come in (key, origin, how many) and what each path answers. Refuses before the upgrade whatever can be
 refused there, because that is the one moment when every client can read why. Knows nothing of what is said on an open
-socket: that is `open_connection`'s.
+socket: that is `open_connection`'s and `open_watcher`'s.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import hmac
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from email.utils import formatdate
 from http import HTTPStatus
 from socket import SO_SNDBUF, SOL_SOCKET
 from typing import cast
@@ -25,6 +24,18 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from actors.health import Health
+from actors.http_answers import (
+    RESPONSES,
+    TURNS,
+    WEBSOCKETS,
+    answer,
+    error_answer,
+    explain_in_json,
+    json_answer,
+    not_allowed,
+    speak_websocket,
+    with_challenge,
+)
 from actors.metrics import Metrics
 from actors.pages import read_pages
 from actors.socket import Socket
@@ -39,13 +50,11 @@ from protocol.errors import (
     shutting_down,
     websocket_connection_limit_reached,
 )
-from protocol.events import http_error_body, retry_headers
 
 OpenConnection = Callable[[Socket, str], Awaitable[None]]
 """Given a fresh socket and its tenant; returns when nothing is left of either."""
 
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
-_RESPONSES = "/v1/responses"
 _RETRY_MS = 1000.0
 _encode = msgspec.json.encode
 
@@ -67,6 +76,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     """Pages that may connect besides the server's own, such as `https://example.org`."""
     connections: int = 4096
     connections_per_address: int = 256
+    watchers: int = 16
+    """Of them, at `/v1/turns`: each frame is sent to every one of them."""
     open_timeout_s: float = 10.0
     close_timeout_s: float = 2.0
     ping_interval_s: float | None = 20.0
@@ -80,22 +91,29 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
 class _Door(HttpConnection):
     def explain(self, status: HTTPStatus, fault: str) -> Response:
-        return _error(invalid_request(f"That is no HTTP request that rota can read: {shown(fault)}."), status)
+        return error_answer(invalid_request(f"That is no HTTP request that rota can read: {shown(fault)}."), status)
 
 
 class Server:
     """Owns the listening socket and counts who is in. `start`, then `stop_accepting`, then `close`."""
 
     def __init__(
-        self, settings: ServerSettings, health: Health, metrics: Metrics, open_connection: OpenConnection
+        self,
+        settings: ServerSettings,
+        health: Health,
+        metrics: Metrics,
+        open_connection: OpenConnection,
+        open_watcher: OpenConnection,
     ) -> None:
         self._settings = settings
         self._health = health
         self._metrics = metrics
         self._open_connection = open_connection
+        self._open_watcher = open_watcher
         self._pages = read_pages()
         self._accepting = True
         self._open: dict[str, int] = {}
+        self._watching = 0
         self._serving: set[asyncio.Task[None]] = set()
         self._listening: ListeningSocket | None = None
         # At DEBUG the library writes every header it receives, keys among them.
@@ -115,7 +133,7 @@ class Server:
             select_subprotocol=_select_subprotocol,
             compression=None,
             process_request=self._process_request,
-            process_response=_explain_in_json,
+            process_response=explain_in_json,
             server_header="rota",
             open_timeout=settings.open_timeout_s,
             close_timeout=settings.close_timeout_s,
@@ -162,9 +180,13 @@ class Server:
         assert task is not None, "served outside a task"
         self._open[address] = self._open.get(address, 0) + 1
         self._serving.add(task)
+        watches = connection.request.path.partition("?")[0] == TURNS
+        self._watching += watches
+        open_socket = self._open_watcher if watches else self._open_connection
         try:
-            await self._open_connection(WebSocket(connection, self._settings.close_timeout_s), tenant)
+            await open_socket(WebSocket(connection, self._settings.close_timeout_s), tenant)
         finally:
+            self._watching -= watches
             self._serving.discard(task)
             self._open[address] -= 1
             if not self._open[address]:
@@ -184,26 +206,26 @@ class Server:
         path = request.path.partition("?")[0]
         match connection.method:
             case "GET":
-                if path == _RESPONSES:
-                    return self._refuse_upgrade(connection, request)
+                if path in WEBSOCKETS:
+                    return self._refuse_upgrade(connection, request, path)
                 return self._get(path, request.headers)
             case "HEAD":
                 return self._get(path, request.headers)
             case "OPTIONS":
                 return self._preflight(request.headers)
             case method:
-                return _not_allowed(method, path)
+                return not_allowed(method, path)
 
-    def _refuse_upgrade(self, connection: HttpConnection, request: Request) -> Response | None:
+    def _refuse_upgrade(self, connection: HttpConnection, request: Request, path: str) -> Response | None:
         headers = request.headers
         settings = self._settings
         if "upgrade" not in (token.strip().lower() for token in ",".join(headers.get_all("Connection")).split(",")):
-            return _speak_websocket(HTTPStatus.UPGRADE_REQUIRED, f"GET {_RESPONSES} without an upgrade")
+            return speak_websocket(HTTPStatus.UPGRADE_REQUIRED, f"GET {path} without an upgrade", path)
         origin = ",".join(headers.get_all("Origin"))
         if origin and not self._origin_allowed(origin, headers):
             return self._decline(origin_not_allowed(origin))
         if self._tenant(headers) is None:
-            return _with_challenge(self._decline(authentication_failed()))
+            return with_challenge(self._decline(authentication_failed()))
         if self._health.draining or not self._accepting:
             return self._decline(shutting_down())
         if self._health.model is None:
@@ -212,11 +234,14 @@ class Server:
             return self._decline(websocket_connection_limit_reached(settings.connections, _RETRY_MS))
         if self._open.get(_address(connection), 0) >= settings.connections_per_address:
             return self._decline(websocket_connection_limit_reached(settings.connections_per_address, _RETRY_MS))
+        if path == TURNS and self._watching >= settings.watchers:
+            what = f"{settings.watchers:,} watch already, the most that this server shows its turns to"
+            return self._decline(server_overloaded(what, _RETRY_MS))
         return None
 
     def _decline(self, error: WireError) -> Response:
         self._metrics.connections_refused.labels(error.code).inc()
-        return _error(error)
+        return error_answer(error)
 
     def _tenant(self, headers: Headers) -> str | None:
         """Whose key was sent; "" when none is needed, None when none fits."""
@@ -246,12 +271,12 @@ class Server:
     def _get(self, path: str, headers: Headers) -> Response:
         match path:
             case "/healthz":
-                return _json(HTTPStatus.OK, _encode({"status": "alive"}))
+                return json_answer(HTTPStatus.OK, _encode({"status": "alive"}))
             case "/readyz":
                 return self._readyz()
             case "/metrics":
                 kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8", "Cache-Control": "no-store"}
-                return _response(HTTPStatus.OK, kind, self._metrics.exposition())
+                return answer(HTTPStatus.OK, kind, self._metrics.exposition())
             case "/v1/models":
                 return self._with_cors(self._models(headers), headers)
             case _:
@@ -259,21 +284,21 @@ class Server:
 
     def _readyz(self) -> Response:
         if self._health.accepting and self._accepting:
-            return _json(HTTPStatus.OK, _encode({"status": "ready"}))
+            return json_answer(HTTPStatus.OK, _encode({"status": "ready"}))
         reason = self._health.explanation or "The server is shutting down."
-        return _json(HTTPStatus.SERVICE_UNAVAILABLE, _encode({"status": "not ready", "reason": reason}))
+        return json_answer(HTTPStatus.SERVICE_UNAVAILABLE, _encode({"status": "not ready", "reason": reason}))
 
     def _models(self, headers: Headers) -> Response:
         if self._tenant(headers) is None:
-            return _with_challenge(_error(authentication_failed()))
+            return with_challenge(error_answer(authentication_failed()))
         if self._health.draining or not self._accepting:
-            return _error(shutting_down())
+            return error_answer(shutting_down())
         model = self._health.model
         if model is None:
-            return _error(self._not_yet())
+            return error_answer(self._not_yet())
         created = int(self._health.started_unix)
         card = {"id": model.name, "object": "model", "created": created, "owned_by": "rota"}
-        return _json(HTTPStatus.OK, _encode({"object": "list", "data": [card]}))
+        return json_answer(HTTPStatus.OK, _encode({"object": "list", "data": [card]}))
 
     def _not_yet(self) -> WireError:
         return server_overloaded(self._health.reason.rstrip("."), _RETRY_MS)
@@ -284,16 +309,16 @@ class Server:
             what = path if len(path) <= 80 else f"{path[:80]}…"
             sentence = (
                 f"There is nothing at '{what}'. The page is at /, the models at /v1/models, the WebSocket at "
-                f"{_RESPONSES}, the metrics at /metrics, and how the server is at /healthz and /readyz."
+                f"{RESPONSES}, the metrics at /metrics, and how the server is at /healthz and /readyz."
             )
-            return _error(invalid_request(sentence), HTTPStatus.NOT_FOUND)
+            return error_answer(invalid_request(sentence), HTTPStatus.NOT_FOUND)
         if page.etag in ",".join(headers.get_all("If-None-Match")):
-            return _response(HTTPStatus.NOT_MODIFIED, {**page.headers}, b"")
-        return _response(HTTPStatus.OK, page.headers, page.body)
+            return answer(HTTPStatus.NOT_MODIFIED, {**page.headers}, b"")
+        return answer(HTTPStatus.OK, *page.encoded(",".join(headers.get_all("Accept-Encoding"))))
 
     def _preflight(self, headers: Headers) -> Response:
         """A browser asks whether a page from elsewhere may send its key to `/v1/models`."""
-        response = _response(HTTPStatus.NO_CONTENT, {"Allow": "GET, HEAD, OPTIONS"}, b"")
+        response = answer(HTTPStatus.NO_CONTENT, {"Allow": "GET, HEAD, OPTIONS"}, b"")
         return self._with_cors(response, headers)
 
     def _with_cors(self, response: Response, headers: Headers) -> Response:
@@ -336,64 +361,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-# --- writing a response ----------------------------------------------------------------------------------------------
-
-
-def _response(status: HTTPStatus, headers: Mapping[str, str], body: bytes) -> Response:
-    framing = {"Date": formatdate(usegmt=True), "Connection": "close"}
-    if status is not HTTPStatus.NO_CONTENT and status is not HTTPStatus.NOT_MODIFIED:
-        framing["Content-Length"] = str(len(body))
-    return Response(status.value, status.phrase, Headers({**headers, **framing}), body)
-
-
-def _json(status: HTTPStatus, body: bytes) -> Response:
-    headers = {
-        "Content-Type": "application/json",
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-    }
-    return _response(status, headers, body)
-
-
-def _error(error: WireError, status: HTTPStatus | None = None) -> Response:
-    """`status` only where HTTP has a better word than the error's own."""
-    response = _json(HTTPStatus(error.status) if status is None else status, http_error_body(error))
-    response.headers.update(retry_headers(error))
-    return response
-
-
-def _with_challenge(response: Response) -> Response:
-    response.headers["WWW-Authenticate"] = "Bearer"
-    return response
-
-
-def _not_allowed(method: str, path: str) -> Response:
-    if path == _RESPONSES:
-        response = _speak_websocket(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} {_RESPONSES}")
-    else:
-        sentence = (
-            f"{method[:16]} is not allowed here; rota answers GET, and speaks over the WebSocket at {_RESPONSES}."
-        )
-        response = _error(invalid_request(sentence), HTTPStatus.METHOD_NOT_ALLOWED)
-    response.headers["Allow"] = "GET, HEAD, OPTIONS"
-    return response
-
-
-def _speak_websocket(status: HTTPStatus, what: str) -> Response:
-    sentence = (
-        f"rota answers over a WebSocket only, so {what} has no answer. Open a WebSocket at {_RESPONSES} and send "
-        "response.create (with the openai package: client.responses.connect())."
-    )
-    response = _error(invalid_request(sentence), status)
-    response.headers["Upgrade"] = "websocket"
-    return response
-
-
-def _explain_in_json(_: ServerConnection, __: Request, response: Response) -> Response | None:
-    """The library explains a faulty handshake in plain text; clients of this API read JSON."""
-    if response.status_code < 400 or response.headers["Content-Type"] == "application/json":
-        return None
-    sentence = response.body.decode(errors="replace").partition("\n")[0]
-    return _error(invalid_request(sentence), HTTPStatus(response.status_code))

@@ -111,6 +111,7 @@ async def _serve(settings: Config, announce: Callable[[str, ModelReady], None], 
         engine.health,
         engine.metrics,
         engine.open_connection,
+        engine.open_watcher,
     )
     try:
         await server.start()
@@ -173,6 +174,7 @@ def _print_ready(address: str, ready: ModelReady, trace: str | None) -> None:
     console.print(table)
     console.print(f"Ready: the first step took {ready.first_step_s * 1e3:.0f} ms, computed by {ready.kernels}.")
     console.print(f"  chat     http://{address}/", soft_wrap=True)
+    console.print(f"  turns    http://{address}/turns", soft_wrap=True)
     console.print(f"  clients  ws://{address}/v1/responses", soft_wrap=True)
     if trace is not None:
         console.print(f"  trace    {trace}", soft_wrap=True, markup=False, highlight=False)

@@ -26,10 +26,12 @@ from protocol.messages import (
     ModelRefused,
     Moved,
     OpenStream,
+    PromptRead,
     Refused,
     Released,
     SetPaused,
     SocketLost,
+    Started,
     Step,
     StepDone,
     Text,
@@ -38,6 +40,8 @@ from protocol.messages import (
     Tokens,
     TokensTaken,
     WatchConnection,
+    WatcherCame,
+    WatcherLeft,
     WorkerGone,
     WriterIdle,
 )
@@ -56,6 +60,8 @@ _OF_THE_WORKER = (StepDone, ModelFound, ModelReady, ModelRefused, WorkerGone)
 """Sent by the worker's pipe when they go to the executor; by the engine, when they go elsewhere."""
 _OF_A_CONNECTION = (WatchConnection, ConnectionClosed)
 """Sent by a connection, from its life too: then they say themselves by which."""
+_OF_A_WATCHER = (WatcherCame, WatcherLeft)
+"""The same of a watcher."""
 
 
 def line_of(record: Record, unix_s: float) -> TraceLine:
@@ -92,6 +98,8 @@ def lost(time: float, count: int) -> TraceLine:
 def _outsider(kind: type, message: Any, to: str) -> str:
     if kind in _OF_A_CONNECTION:
         return f"{_CONNECTION}{message.connection}"
+    if kind in _OF_A_WATCHER:
+        return f"watcher {message.connection}"
     if kind in _OF_THE_WORKER and to == "executor":
         return "worker"
     return _OUTSIDE.get(kind, "engine")
@@ -183,6 +191,8 @@ _SAYS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Moved: lambda moved: {"position": moved.position},
     Refused: lambda refused: {"reason": refused.error.code},
     OpenStream: lambda opened: {"max_output_tokens": opened.max_output_tokens},
+    Started: lambda started: {"cached_tokens": started.prefilled_tokens},
+    PromptRead: lambda read: {"tokens": read.prefilled_tokens},
     SetPaused: lambda paused: {"paused": paused.paused},
     Step: _step,
     StepDone: lambda done: {"step": done.step, "took_s": done.took_s},

@@ -12,7 +12,7 @@ from typing import Any, Generic, cast
 
 from msgspec import Struct
 
-from actors.actor import Clock, Inbox, Mailbox
+from actors.actor import SHUT, Clock, Inbox, Mailbox, Tap
 from protocol.messages import Control, Data, Merging
 
 MOST_RECORDS = 200_000
@@ -77,8 +77,8 @@ class TracedMailbox(Mailbox[Inbox], Generic[Inbox]):
     little as each can be charged. (`tests/actors/test_actor.py` holds both to the same law.)
     """
 
-    def __init__(self, clock: Clock, capacity: int, name: str, tracer: Tracer) -> None:
-        super().__init__(clock, capacity)
+    def __init__(self, clock: Clock, capacity: int, name: str, tracer: Tracer, tap: Tap = SHUT) -> None:
+        super().__init__(clock, capacity, tap)
         self._name = name
         self._tracer = tracer
         # Of the message that was taken last:
@@ -150,11 +150,13 @@ class TracedMailbox(Mailbox[Inbox], Generic[Inbox]):
         return message
 
 
-def mailboxes(clock: Clock, tracer: Tracer | None) -> Callable[[str, int], Mailbox[Any]]:
+def mailboxes(
+    clock: Clock, tracer: Tracer | None, tap_at: Callable[[str], Tap] = lambda _: SHUT
+) -> Callable[[str, int], Mailbox[Any]]:
     """What makes the mailbox of an actor, from its name (`scheduler`, `connection 12`) and the bound of its data lane.
 
-    Without a tracer they are plain ones, as if there were no traces.
+    Without a tracer they are plain ones, as if there were no traces. `tap_at` gives the tap at each, by its name.
     """
     if tracer is None:
-        return lambda _, capacity: Mailbox(clock, capacity)
-    return lambda name, capacity: cast(Mailbox[Any], TracedMailbox(clock, capacity, name, tracer))
+        return lambda name, capacity: Mailbox(clock, capacity, tap_at(name))
+    return lambda name, capacity: cast(Mailbox[Any], TracedMailbox(clock, capacity, name, tracer, tap_at(name)))

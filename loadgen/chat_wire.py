@@ -63,10 +63,12 @@ class Met(Struct, frozen=True):
 
 
 class Rota(Struct, frozen=True):
-    """rota's own: the place while it waits, the figures when it has ended."""
+    """rota's own: the place while it waits, how much of the prompt is read, the figures when it has ended."""
 
     position: int | None = None
     estimated_wait_ms: float | None = None
+    input_tokens: int | None = None
+    prefilled_tokens: int | None = None
     finish_reason: str | None = None
     error_code: str | None = None
     queue_ms: float | None = None

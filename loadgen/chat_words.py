@@ -23,7 +23,7 @@ def time_of(ms: float) -> str:
 def standing(event: Event, reading_tokens: int | None) -> str | None:
     """Where the question stands, as this event tells it. None: as before.
 
-    `reading_tokens` is about how long its prompt is.
+    `reading_tokens` is about how long its prompt is, for a server that does not say.
     """
     if event.type == "response.queued" and event.response is not None:
         rota = event.response.rota or Rota()
@@ -32,8 +32,16 @@ def standing(event: Event, reading_tokens: int | None) -> str | None:
         place = "next in the queue" if rota.position == 1 else f"number {rota.position:,} in the queue"
         return f"{place}, about {time_of(rota.estimated_wait_ms)}" if rota.estimated_wait_ms is not None else place
     if event.type == "response.in_progress":
-        return "reading" if reading_tokens is None else f"reading about {reading_tokens:,} tokens"
+        return _reading((event.response and event.response.rota) or Rota(), reading_tokens)
     return None
+
+
+def _reading(rota: Rota, about_tokens: int | None) -> str:
+    if rota.input_tokens is None:
+        return "reading" if about_tokens is None else f"reading about {about_tokens:,} tokens"
+    if not rota.prefilled_tokens:
+        return f"reading {rota.input_tokens:,} tokens"
+    return f"reading, {rota.prefilled_tokens:,} of {rota.input_tokens:,} tokens"
 
 
 def why(answer: Answer) -> str:

@@ -34,7 +34,7 @@ class Expire(RequestControl, frozen=True):
 
 
 class Tick(SingleControl, frozen=True):
-    """The reaper's timer -> the reaper."""
+    """A timer -> whose it is: the reaper's, or the gallery's while somebody watches."""
 
     at: float
 

@@ -95,6 +95,14 @@ class Place(Struct, frozen=True):
     estimated_wait_ms: float | UnsetType = UNSET
 
 
+class Progress(Struct, frozen=True):
+    """`rota`, while its prompt is read."""
+
+    input_tokens: int
+    prefilled_tokens: int
+    """Found in the cache, or read."""
+
+
 class Met(Struct, frozen=True):
     """Whether each target was met. What never came (no text, no second token) is not told of."""
 
@@ -135,7 +143,7 @@ class Response(Struct, frozen=True):
     error: Failure | UnsetType = UNSET
     incomplete_details: Incomplete | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET
-    rota: Place | Figures | UnsetType = UNSET
+    rota: Place | Progress | Figures | UnsetType = UNSET
 
     max_output_tokens: int | UnsetType = UNSET
     metadata: dict[str, str] | UnsetType = UNSET

@@ -33,6 +33,7 @@ from protocol.event_shapes import (
     Part,
     PartEvent,
     Place,
+    Progress,
     Response,
     ResponseEvent,
     Steer,
@@ -140,6 +141,7 @@ class ResponseEvents:
         self._response = Response(response_id, created_at, model, "in_progress", **echoed)
         self._sequence_number = 0
         self._running = False
+        self._prefilled_tokens = 0
         self._item_open = False
         self._finished = False
         self._deltas: list[str] = []
@@ -174,13 +176,17 @@ class ResponseEvents:
         place = Place(position, UNSET if estimated_wait_ms is None else estimated_wait_ms)
         return [self._response_event("response.queued", status="queued", rota=place)]
 
-    def in_progress(self) -> list[bytes]:
-        """It runs."""
+    def in_progress(self, progress: Progress | None = None) -> list[bytes]:
+        """It runs. Told again when more of its prompt has been read, until there is text."""
         assert self._sequence_number > 0, "created comes first"
-        if self._running or self._finished:
+        if self._finished or self._item_open:
+            return []
+        if self._running and (progress is None or progress.prefilled_tokens <= self._prefilled_tokens):
             return []
         self._running = True
-        return [self._response_event("response.in_progress", status="in_progress")]
+        if progress is not None:
+            self._prefilled_tokens = progress.prefilled_tokens
+        return [self._response_event("response.in_progress", status="in_progress", rota=_or_unset(progress))]
 
     def text(self, delta: str, logprobs: Sequence[TokenLogprob] = ()) -> list[bytes]:
         """More text. An empty delta without log-probabilities is nothing to tell."""

@@ -1,9 +1,9 @@
 """What actors say to one another: the catalogue, by direction.
 
 One Struct a message; each stands, with what it says and to whom, in the module of its subject: `requests.py`,
-`steps.py`, `tokens.py`, `sockets.py`, `clocks.py`, and how they travel in `kinds.py`. Knows nothing of mailboxes,
-asyncio or tensors. Every message can be encoded and decoded (`tests/protocol/test_messages.py` round-trips them all),
-so an actor can move to another process without changing a line of its own; the executor's already has.
+`steps.py`, `tokens.py`, `sockets.py`, `clocks.py`, `watching.py`, and how they travel in `kinds.py`. Knows nothing of
+mailboxes, asyncio or tensors. Every message can be encoded and decoded (`tests/protocol/test_messages.py` round-trips
+them all), so an actor can move to another process without changing a line of its own; the executor's already has.
 
 Times are seconds on the engine's monotonic clock. Token sequences and block tables travel as little-endian int32
 (`bytes`), which both sides read without a loop.
@@ -39,6 +39,7 @@ from protocol.requests import (
     Ended,
     Enqueue,
     Moved,
+    PromptRead,
     Refused,
     Released,
     SetPaused,
@@ -84,6 +85,16 @@ from protocol.tokens import (
     Tokens,
     TokensTaken,
 )
+from protocol.watching import (
+    FrameTaken,
+    Look,
+    RoomSeen,
+    SchedulerSeen,
+    SeenRequest,
+    Show,
+    WatcherCame,
+    WatcherLeft,
+)
 
 __all__ = [  # noqa: RUF022 (by direction, in the order in which they are said)
     # --- how they travel
@@ -106,6 +117,7 @@ __all__ = [  # noqa: RUF022 (by direction, in the order in which they are said)
     "Accepted",
     "Moved",
     "Started",
+    "PromptRead",
     "Stats",
     "Ended",
     "Released",
@@ -154,6 +166,15 @@ __all__ = [  # noqa: RUF022 (by direction, in the order in which they are said)
     "AuditReport",
     "Drain",
     "Drained",
+    # --- gallery <-> admission, scheduler, watchers
+    "Look",
+    "SeenRequest",
+    "SchedulerSeen",
+    "RoomSeen",
+    "WatcherCame",
+    "WatcherLeft",
+    "FrameTaken",
+    "Show",
     # --- from an actor's own tasks, threads and timers
     "FrameReceived",
     "SocketLost",

@@ -109,6 +109,15 @@ class Started(RequestControl, frozen=True):
     """scheduler -> connection: the first step that runs this request has been planned."""
 
     at: float
+    prefilled_tokens: int = 0
+    """Of its prompt, found in the cache: they count as read."""
+
+
+class PromptRead(RequestControl, frozen=True):
+    """scheduler -> connection: more of its prompt has been read, and not yet all. Now and then, never after a token."""
+
+    prefilled_tokens: int
+    """Of its prompt so far, those found in the cache among them; never fewer than were told before."""
 
 
 class Stats(Struct, frozen=True):

@@ -58,7 +58,7 @@ class TraceLine(Struct, frozen=True, gc=False, omit_defaults=True, rename={"from
     took_s: float | None = None
     """Of a `StepDone`: time on the device."""
     tokens: int | None = None
-    """Of `Ask`'s successors the prompt's length, of `Text` how many tokens it holds."""
+    """Of `Ask`'s successors the prompt's length, of `PromptRead` how much of it, of `Text` how many tokens it holds."""
     max_output_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None

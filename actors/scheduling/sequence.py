@@ -159,9 +159,14 @@ class Sequence:
         return self._started_at
 
     @property
+    def prompt_tokens_read(self) -> int:
+        """Of its prompt, those found in the cache among them. A preemption takes nothing back."""
+        return min(max(self._reached, self.computed), self.prompt_tokens)
+
+    @property
     def prompt_tokens_run(self) -> int:
         """Of its prompt, without those found in the cache; what was run again after a preemption counts once."""
-        return max(0, min(max(self._reached, self.computed), self.prompt_tokens) - self.cached_tokens)
+        return max(0, self.prompt_tokens_read - self.cached_tokens)
 
     @property
     def preemptions(self) -> int:

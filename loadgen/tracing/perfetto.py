@@ -22,7 +22,7 @@ from loadgen.tracing.words import Names
 from protocol.trace import BEGUN, LOST, TraceLine
 
 ACTORS, REQUESTS, DEVICE = 1, 2, 3
-_ORDER = ("tokeniser", "admission", "scheduler", "executor", "detokeniser", "reaper", "engine")
+_ORDER = ("tokeniser", "admission", "scheduler", "executor", "detokeniser", "reaper", "gallery", "engine")
 _FIRST = 10
 """Numbers of tracks begin here: one with its process's number would be shown as its main thread."""
 _RECENT = 64

@@ -28,7 +28,10 @@ class House:
     """A server with nothing behind it but what a test puts there."""
 
     def __init__(
-        self, open_connection: Callable[[Socket, str], Awaitable[None]] | None = None, **settings: Any
+        self,
+        open_connection: Callable[[Socket, str], Awaitable[None]] | None = None,
+        open_watcher: Callable[[Socket, str], Awaitable[None]] | None = None,
+        **settings: Any,
     ) -> None:
         self.health = Health(1_732_900_000.0)
         self.health.serving(MODEL)
@@ -41,6 +44,7 @@ class House:
             self.health,
             Metrics(),
             open_connection or self._read_until_gone,
+            open_watcher or self._read_until_gone,
         )
 
     async def _read_until_gone(self, socket: Socket, tenant: str) -> None:

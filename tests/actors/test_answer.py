@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from actors.answer import Answer
 from actors.targets import Goal
 from protocol.errors import WireError, internal_error
-from protocol.messages import Accepted, Ended, FinishReason, Moved, Stats, Text, TextEnd
+from protocol.messages import Accepted, Ended, FinishReason, Moved, Started, Stats, Text, TextEnd
 from protocol.responses import ResponseCreate, ServiceTier
 from tests.protocol.official import validate_event
 
@@ -60,7 +60,7 @@ def test_text_before_anything_else_still_comes_after_created() -> None:
     answer.add(text("Hi", 11.0))
     assert kinds(answer.take(12.0, 0))[:2] == ["created", "in_progress"]
     assert kinds(answer.accepted(accepted())) == []
-    assert answer.started() == []
+    assert answer.started(Started("resp_1", 12.0)) == []
 
 
 def test_usage_counts_up_to_the_token_that_ended_the_answer() -> None:
@@ -90,7 +90,7 @@ def test_quantiles_are_gaps_that_were_really_there() -> None:
 )
 def test_every_event_with_a_response_shows_the_tier_used(asked: ServiceTier | None, used: str) -> None:
     answer = new_answer(goal=Goal(used, 5.0, 0.25), service_tier=asked)
-    frames = [*answer.accepted(accepted(2)), *answer.started()]
+    frames = [*answer.accepted(accepted(2)), *answer.started(Started("resp_1", 12.0))]
     answer.add(text("Hi", 11.0, end=TextEnd("stop", 1)))
     answer.end(ended("stop"))
     frames += answer.take(12.0, 0)
@@ -136,8 +136,20 @@ def test_a_place_in_the_queue_is_told_only_while_it_waits() -> None:
     assert answer.moved(Moved("resp_1", 3, 0.1)) == []
     assert kinds(answer.accepted(accepted(2))) == ["created", "queued"]
     assert kinds(answer.moved(Moved("resp_1", 1, 0.1))) == ["queued"]
-    assert kinds(answer.started()) == ["in_progress"]
+    assert kinds(answer.started(Started("resp_1", 12.0))) == ["in_progress"]
     assert answer.moved(Moved("resp_1", 1, 0.1)) == []
+
+
+def test_how_much_is_read_is_told_of_the_whole_prompt() -> None:
+    answer = new_answer()
+    assert answer.read(4) == [], "nothing was created yet"
+    answer.accepted(accepted())
+    frames = answer.started(Started("resp_1", 12.0, prefilled_tokens=4)) + answer.read(8)
+    assert kinds(frames) == ["in_progress", "in_progress"]
+    told = [json.loads(frame)["response"]["rota"] for frame in frames]
+    assert told == [{"input_tokens": 9, "prefilled_tokens": read} for read in (4, 8)]
+    answer.cancel()
+    assert answer.read(8) == []
 
 
 def test_a_failure_keeps_its_error_code() -> None:
@@ -155,7 +167,9 @@ def test_an_answer_that_was_finished_early_keeps_its_reason() -> None:
     assert answer.figures().finish_reason == "failed"
 
 
-SPEECH = st.sampled_from(["accepted", "queued", "moved", "started", "text", "end", "ended", "gone", "cancel", "take"])
+SPEECH = st.sampled_from(
+    ["accepted", "queued", "moved", "started", "read", "text", "end", "ended", "gone", "cancel", "take"]
+)
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "failed"])
@@ -179,7 +193,9 @@ def test_any_order_makes_one_valid_response(reason: FinishReason, script: list[s
             case "moved":
                 frames += answer.moved(Moved("resp_1", 1, 0.1))
             case "started":
-                frames += answer.started()
+                frames += answer.started(Started("resp_1", 10.0))
+            case "read":
+                frames += answer.read(step % 9)
             case "text" if not over:
                 answer.add(text(f"{step} ", 10.0 + step))
                 said += f"{step} "
@@ -201,6 +217,9 @@ def test_any_order_makes_one_valid_response(reason: FinishReason, script: list[s
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[0]["type"] == "response.created"
     assert [event["type"] in TERMINAL for event in events] == [False] * (len(events) - 1) + [True]
+    progress = [event["response"].get("rota") for event in events if event["type"] == "response.in_progress"]
+    read = [rota["prefilled_tokens"] for rota in progress if rota is not None]
+    assert read == sorted(set(read))
     shown = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
     assert said.startswith(shown)
     if cancelled_at is not None:

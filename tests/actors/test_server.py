@@ -115,4 +115,4 @@ async def test_a_taken_port_is_an_os_error(make_house: MakeHouse) -> None:
         raise AssertionError("it is open")
 
     with pytest.raises(OSError, match="in use"):
-        await Server(ServerSettings(port=house.server.port), house.health, Metrics(), nobody).start()
+        await Server(ServerSettings(port=house.server.port), house.health, Metrics(), nobody, nobody).start()

@@ -85,8 +85,9 @@ class Answer:
         ids = {event["response"]["id"] for event in self.events if "response" in event}
         assert len(ids) == 1, f"events of {ids} on one lane at once"
         middle = [kind for kind in kinds[1:-1] if kind != "response.queued"]
-        if "response.in_progress" in middle:
-            assert middle.pop(0) == "response.in_progress"
+        while middle[:1] == ["response.in_progress"]:
+            middle.pop(0)
+        self._check_progress()
         if middle:
             assert middle[:2] == ["response.output_item.added", "response.content_part.added"]
             assert middle[-3:] == _AFTER_THE_TEXT
@@ -101,6 +102,14 @@ class Answer:
             assert self.response["output"] == []
         assert self.response["rota"]["delivered_chars"] == len(self.text)
         return self
+
+    def _check_progress(self) -> None:
+        """How much of the prompt is read only grows; what is told last is not yet, or was never, all of it."""
+        told = [event["response"]["rota"] for event in self.events if event["type"] == "response.in_progress"]
+        read = [rota["prefilled_tokens"] for rota in told]
+        assert read == sorted(set(read)), f"the prompt was read like this: {read}"
+        assert {rota["input_tokens"] for rota in told} <= {self.usage["input_tokens"]}
+        assert all(tokens < self.usage["input_tokens"] for tokens in read)
 
 
 class Lane:

@@ -54,6 +54,27 @@ async def test_an_answer_arrives_as_it_is_written(connection: AsyncResponsesConn
     assert final.usage.input_tokens == expected.input_tokens
 
 
+async def test_whoever_waits_for_a_long_prompt_hears_how_much_of_it_is_read(
+    connection: AsyncResponsesConnection,
+) -> None:
+    long = "Whoever sends many words waits for them to be read. " * 140
+    for cached in (False, True):
+        await connection.response.create(model="legible", input=long, max_output_tokens=3, temperature=0)
+        events = await heard(connection)
+        final = events[-1].response
+        told = [event.response.rota for event in events if event.type == "response.in_progress"]
+        assert (told[0]["prefilled_tokens"] > 0) is cached, "what the cache holds counts as read"
+        assert {rota["input_tokens"] for rota in told} == {final.usage.input_tokens}
+        read = [rota["prefilled_tokens"] for rota in told]
+        assert read == sorted(set(read))
+        half_seconds = final.rota["prefill_ms"] / 500
+        assert len(read) - 1 <= half_seconds
+        assert len(read) > 1 or half_seconds < 3
+        kinds = [event.type for event in events]
+        assert kinds.count("response.output_item.added") == 1
+        assert "response.in_progress" not in kinds[kinds.index("response.output_item.added") :]
+
+
 async def test_a_conversation_is_continued_by_id(connection: AsyncResponsesConnection) -> None:
     await connection.response.create(model="legible", input="My name is Ada.", max_output_tokens=8, temperature=0)
     first = (await heard(connection))[-1].response

@@ -45,6 +45,16 @@ def test_who_is_served_hears_how_much_is_read() -> None:
     assert standing(events.decode(b'{"type":"response.output_text.delta","delta":"x"}'), 5) is None
 
 
+def test_who_is_served_by_rota_hears_how_much_of_the_prompt_is_read() -> None:
+    def read(tokens: int) -> str | None:
+        response = server.response("x") | {"rota": {"input_tokens": 11_970, "prefilled_tokens": tokens}}
+        frame = msgspec.json.encode({"type": "response.in_progress", "response": response})
+        return standing(events.decode(frame), 1234)
+
+    assert read(0) == "reading 11,970 tokens"
+    assert read(4096) == "reading, 4,096 of 11,970 tokens"
+
+
 @pytest.mark.parametrize(
     ("kind", "reason", "words"),
     [

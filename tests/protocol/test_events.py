@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.lib.responses_websocket import ResponsesWebSocketAccumulator
 
 from protocol import errors
-from protocol.event_shapes import Gaps
+from protocol.event_shapes import Gaps, Progress
 from protocol.events import (
     ResponseEvents,
     Terminal,
@@ -204,6 +204,31 @@ def test_text_that_overtakes_the_start_is_preceded_by_it() -> None:
         *("created", "in_progress", "output_item.added", "content_part.added", "output_text.delta"),
     ]
     assert events.in_progress() == []
+
+
+def test_as_a_prompt_is_read_its_reader_hears_how_much_of_it() -> None:
+    events = events_of(ResponseCreate(stream_id="a"))
+    frames = events.created(queued=False)
+    for read in (512, 4096, 8192):
+        frames += events.in_progress(Progress(11_970, read))
+    bodies = checked(frames + events.text("a") + events.finish(terminal("stop")))
+    assert types(bodies)[:5] == ["created", "in_progress", "in_progress", "in_progress", "output_item.added"]
+    assert [body["response"]["rota"] for body in bodies[1:4]] == [
+        {"input_tokens": 11_970, "prefilled_tokens": read} for read in (512, 4096, 8192)
+    ]
+    accumulator = ResponsesWebSocketAccumulator()
+    for body in bodies:
+        accumulator.add_event(parse_event(json.dumps(body)))
+    assert accumulator.get_final_response().output_text == "a"
+
+
+def test_what_says_nothing_new_of_a_prompt_is_not_sent() -> None:
+    events = events_of(ResponseCreate())
+    events.created(queued=False)
+    events.in_progress(Progress(100, 60))
+    assert events.in_progress(Progress(100, 60)) == events.in_progress(Progress(100, 40)) == []
+    events.text("a")
+    assert events.in_progress(Progress(100, 80)) == [], "there is text already"
 
 
 def test_a_place_in_the_queue_that_comes_too_late_is_not_sent() -> None:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 
-from protocol import clocks, kinds, messages, requests, sockets, steps, tokens
+from protocol import clocks, kinds, messages, requests, sockets, steps, tokens, watching
 from protocol.messages import FromWorker, ToWorker
 from protocol.responses import ResponseCreate
 
-SUBJECTS = (clocks, kinds, requests, sockets, steps, tokens)
+SUBJECTS = (clocks, kinds, requests, sockets, steps, tokens, watching)
 CLASSES = sorted(
     {
         each

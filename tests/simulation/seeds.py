@@ -15,14 +15,16 @@ def small_vocabulary() -> Vocabulary:
         return Vocabulary.load(folder)
 
 
-def run_seeds(first: int, count: int) -> tuple[int, int]:
-    """Run seeds `first` to `first + count - 1`. Returns messages handled and worker steps run, for the record."""
+def run_seeds(first: int, count: int) -> tuple[int, int, int]:
+    """Run seeds `first` to `first + count - 1`. Returns messages handled, worker steps run, and responses whose
+    readers heard more than once how much of the prompt is read, for the record."""
     world.install()
     vocabulary = small_vocabulary()
-    messages = steps = 0
+    messages = steps = heard = 0
     for seed in range(first, first + count):
         run = world.World(seed, vocabulary)
         run.run()
         messages += run.messages
         steps += run.worker.steps
-    return messages, steps
+        heard += sum(len(one.read) > 1 for socket in run.sockets for one in socket.books.responses.values())
+    return messages, steps, heard

@@ -22,6 +22,8 @@ class Response:
         self.lane = lane
         self.text = ""
         self.events = 0
+        self.read: list[tuple[int, int]] = []
+        """What was told of its prompt: tokens read, of how many."""
         self.status: str | None = None
         self.finish_reason: str | None = None
         self.error_code: str | None = None
@@ -55,7 +57,9 @@ class Books:
             assert lane in self.open, f"{kind} on lane {lane}, where nothing runs"
             response = self.open[lane]
             self._count(response, event)
-            if kind == "response.output_text.delta":
+            if kind == "response.in_progress":
+                self._progress(response, event["response"].get("rota"))
+            elif kind == "response.output_text.delta":
                 response.text += event["delta"]
             elif kind == "response.output_text.done":
                 assert event["text"] == response.text, "the deltas and the whole differ"
@@ -68,8 +72,22 @@ class Books:
         assert event["sequence_number"] == response.events, "a sequence number was left out or used twice"
         response.events += 1
 
+    def _progress(self, response: Response, rota: dict[str, int] | None) -> None:
+        assert not response.text, f"{response.id} was said to be read after there was text"
+        if rota is None:
+            assert not response.read, "how much was read is told, and then no more"
+            return
+        read, of = rota["prefilled_tokens"], rota["input_tokens"]
+        if response.read:
+            before, of_before = response.read[-1]
+            assert of == of_before, "a prompt has one length"
+            assert read > before, f"{read} tokens were read, and {before} before"
+        assert read < of, "all was read, and its first token had not come"
+        response.read.append((read, of))
+
     def _end(self, response: Response, told: dict[str, Any]) -> None:
         assert told["id"] == response.id
+        assert all(of == told["usage"]["input_tokens"] for _, of in response.read)
         response.status = told["status"]
         response.finish_reason = told["rota"]["finish_reason"]
         response.error_code = told["rota"].get("error_code")

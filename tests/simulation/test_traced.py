@@ -11,7 +11,7 @@ from tests.simulation.seeds import small_vocabulary
 
 SEEDS = range(60)
 BATCH = 15
-ACTOR = r"connection \d+|tokeniser|admission|scheduler|executor|detokeniser|reaper"
+ACTOR = r"connection \d+|tokeniser|admission|scheduler|executor|detokeniser|reaper|gallery|watcher \d+"
 SENDERS = re.compile(rf"{ACTOR}|engine|socket|writer|thread|timer|worker")
 RECEIVERS = re.compile(rf"{ACTOR}|engine")
 LANES = {"control", "data", "slots"}
@@ -47,4 +47,4 @@ def test_a_run_is_the_same_with_a_tracer_and_every_message_has_its_sender() -> N
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         senders = sum(processes.map(run_both, SEEDS[::BATCH]), Counter[str]())
     every = {"connection", "tokeniser", "admission", "scheduler", "executor", "detokeniser", "reaper", "engine"}
-    assert senders.keys() == every | {"socket", "writer", "timer", "worker"}
+    assert senders.keys() == every | {"gallery", "watcher", "socket", "writer", "timer", "worker"}

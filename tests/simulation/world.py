@@ -21,8 +21,11 @@ from actors.connection import Connection, ConnectionLimits
 from actors.detokeniser import Detokeniser
 from actors.engine import Engine
 from actors.executor import Executor
+from actors.gallery import Gallery
+from actors.gallery_watcher import Watcher
 from actors.reaper import Patience, Reaper
 from actors.scheduler import Scheduler
+from actors.scheduling import reading
 from actors.scheduling.policies import POLICIES, PolicyName
 from actors.tokeniser import Tokeniser
 from actors.tracing import Tracer
@@ -31,6 +34,7 @@ from protocol.input_items import Message
 from protocol.messages import Ask, ModelReady, Tokens
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.sockets import FakeSocket, Response
+from tests.simulation.watchers import Onlooker, Resident
 from tests.simulation.worker import FakeWorker, answer_to
 
 ACTORS: tuple[type[Actor[Any]], ...] = (
@@ -41,9 +45,13 @@ ACTORS: tuple[type[Actor[Any]], ...] = (
     Executor,
     Detokeniser,
     Reaper,
+    Gallery,
+    Watcher,
 )
 NONSENSE: tuple[bytes | str, ...] = ("{", "[]", '{"type": 1}', b"\x00", '{"type": "nothing"}')
 MAX_CONTEXT = 120
+TOLD_EVERY_S = 0.02
+"""How often readers hear how much of their prompts is read: these prompts are read in far less than half a second."""
 LONGEST_S = 900.0
 """Of virtual time. A run that takes longer hangs."""
 
@@ -72,6 +80,8 @@ class World:
         self.worker: FakeWorker
         self.policy: PolicyName
         self.sockets: list[FakeSocket] = []
+        self.resident: Resident | None = None
+        self.onlookers: list[Onlooker] = []
         self.clean = not self.faults
         self.actors: dict[str, Actor[Any]] = {}
         self._last_id = 0
@@ -181,17 +191,33 @@ class World:
         engine = asyncio.create_task(self.engine.run(ready.set_result), name="engine")
         await asyncio.wait((ready, engine), return_when=asyncio.FIRST_COMPLETED)
         clients = [Client(self, number) for number in range(chance.randint(1, 4))]
+        watching = self._let_watch()
         await asyncio.gather(*(client.live() for client in clients))
+        for onlooker in self.onlookers:
+            onlooker.leave()
+        await asyncio.gather(*watching)
         await self._settle()
+        if self.resident is not None:
+            self.resident.check()
         for client in clients:
             client.check()
         self.engine.drain()
         await engine
+        if self.resident is not None:
+            await self.resident.see_it_out()
         self._check_nothing_is_left()
+
+    def _let_watch(self) -> list[asyncio.Task[None]]:
+        """In half of the runs somebody watches all the time, somebody comes and goes, or both do."""
+        chance = Random(f"{self.seed} watched")
+        if chance.random() < 0.3:
+            self.resident = Resident(self)
+        self.onlookers = [Onlooker(self, number) for number in range(chance.choice((0, 0, 1, 2)))]
+        return [asyncio.create_task(one.live(), name="onlooker") for one in self.onlookers]
 
     async def _settle(self) -> None:
         """Until every socket's requests have been let go."""
-        while len(self.engine.directory):
+        while len(self.engine.directory) > (self.resident is not None):
             await asyncio.sleep(0.25)
         # A worker that was lost is started again; what it still owes is settled by then.
         while not self.engine.health.ready:
@@ -397,5 +423,6 @@ def install() -> None:
         return
     _installed = True
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    reading.TOLD_EVERY_S = TOLD_EVERY_S
     for actor_type in ACTORS:
         _watch(actor_type)
