@@ -3,10 +3,15 @@
 Reads them once, so that what a server serves does not change while it runs. Knows nothing of sockets or of who asks.
 """
 
+import gzip
 import hashlib
+from collections.abc import Iterator
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 from msgspec import Struct
+
+from actors.scripts import joined, shortened
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -15,39 +20,66 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 
-# Sockets are allowed to any host because the widget on the page can be pointed at another rota. `frame-ancestors` does
-# not fall back to `default-src`, and a framed page could be made to send what its reader did not mean to.
+# Nothing inline, nothing from elsewhere, and no way from text to markup (Trusted Types). `frame-ancestors` does not
+# fall back to `default-src`, and a framed page could be made to send what its reader did not mean to.
 _POLICY = (
-    "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
 class Page(Struct, frozen=True):
-    """One file, ready to be sent."""
+    """One file, ready to be sent: as it is, or gzipped to a client that takes that."""
 
     body: bytes
+    gzipped: bytes
     headers: dict[str, str]
     etag: str
 
+    def encoded(self, accepted: str) -> tuple[dict[str, str], bytes]:
+        """Headers and body for a client whose `Accept-Encoding` that is."""
+        for offered in accepted.lower().split(","):
+            coding, _, quality = offered.replace(" ", "").partition(";")
+            if coding == "gzip" and quality.rstrip("0.") != "q=":
+                return {**self.headers, "Content-Encoding": "gzip"}, self.gzipped
+        return self.headers, self.body
+
 
 def read_pages() -> dict[str, Page]:
-    """Every page and script by its path: `/name.js`, `/name.html` also as `/name`, and `/` for the index."""
+    """Every page and script by its path: `/name.js`, `/folder/name.js`, `/name.html` also as `/name`, `/` the index."""
+    files = {
+        path: file.read_text(encoding="utf-8")
+        for path, file in _files(resources.files("web"), "/")
+        if _suffix(path) in _TYPES
+    }
     pages: dict[str, Page] = {}
-    for file in resources.files("web").iterdir():
-        stem, dot, suffix = file.name.rpartition(".")
-        content_type = _TYPES.get(dot + suffix)
-        if content_type is None or not file.is_file():
-            continue
-        page = _page(file.read_bytes(), content_type)
-        pages["/" + file.name] = page
-        if suffix == "html":
-            pages["/" if stem == "index" else "/" + stem] = page
+    for path, text in files.items():
+        suffix = _suffix(path)
+        if suffix == ".js":
+            # What stands at the top is for pages to load; the modules below it are what it is made of.
+            text = shortened(joined(path, files.__getitem__) if path.count("/") == 1 else text)
+        pages[path] = page = _page(text.encode(), _TYPES[suffix])
+        if suffix == ".html":
+            pages[path.removesuffix(".html").removesuffix("index")] = page
     return pages
 
 
+def _suffix(path: str) -> str:
+    return path[path.rfind(".") :]
+
+
+def _files(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files(entry, f"{path}{entry.name}/")
+        else:
+            yield path + entry.name, entry
+
+
 def _page(body: bytes, content_type: str) -> Page:
-    etag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
+    # Weak, as it stands for both encodings.
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:24]}"'
     headers = {
         "Content-Type": content_type,
         "Content-Security-Policy": _POLICY,
@@ -57,6 +89,7 @@ def _page(body: bytes, content_type: str) -> Page:
         "Access-Control-Allow-Origin": "*",
         "Cross-Origin-Resource-Policy": "cross-origin",
         "Cache-Control": "no-cache",
+        "Vary": "Accept-Encoding",
         "ETag": etag,
     }
-    return Page(body, headers, etag)
+    return Page(body, gzip.compress(body, mtime=0), headers, etag)

@@ -1,6 +1,7 @@
 """What the server answers to plain HTTP, over real sockets: whatever comes, something that can be read."""
 
 import asyncio
+import gzip
 import json
 
 import pytest
@@ -11,7 +12,15 @@ from tests.actors.server_house import MODEL, MakeHouse, refusal
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("/", "text/html"), ("/chat.js", "text/javascript"), ("/chat.css", "text/css"), ("/favicon.svg", "image/svg+xml")],
+    [
+        ("/", "text/html"),
+        ("/turns", "text/html"),
+        ("/embed", "text/html"),
+        ("/rota-chat.js", "text/javascript"),
+        ("/chat/element.js", "text/javascript"),
+        ("/page.css", "text/css"),
+        ("/favicon.svg", "image/svg+xml"),
+    ],
 )
 async def test_the_page_is_served_with_its_policy(make_house: MakeHouse, path: str, kind: str) -> None:
     house = await make_house(keys={"shop": "sesame"})
@@ -19,10 +28,26 @@ async def test_the_page_is_served_with_its_policy(make_house: MakeHouse, path: s
     assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
     assert body
     assert headers["content-length"] == str(len(body))
-    assert "default-src 'self'" in headers["content-security-policy"]
+    policy = headers["content-security-policy"].split("; ")
+    assert {"default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} <= set(policy)
+    assert not any("unsafe" in rule or "http" in rule for rule in policy)
     assert headers["x-content-type-options"] == "nosniff"
     status, _, body = await house.get(path, If_None_Match=headers["etag"])
     assert (status, body) == (304, b"")
+
+
+async def test_a_page_is_sent_gzipped_to_whoever_takes_that(make_house: MakeHouse) -> None:
+    house = await make_house()
+    _, plain_headers, plain = await house.get("/chat/element.js")
+    _, headers, body = await house.get("/chat/element.js", Accept_Encoding="br, gzip;q=0.8")
+    assert headers["content-encoding"] == "gzip"
+    assert headers["vary"] == "Accept-Encoding"
+    assert gzip.decompress(body) == plain
+    assert headers["etag"] == plain_headers["etag"]
+    for refused in ("gzip;q=0", "gzip; q=0.0", "br", "identity"):
+        _, headers, body = await house.get("/chat/element.js", Accept_Encoding=refused)
+        assert body == plain
+        assert "content-encoding" not in headers
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/__init__.py", "/../pyproject.toml", "/v1/nothing", "/index.html/"])

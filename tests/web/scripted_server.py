@@ -9,7 +9,6 @@ import http
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -18,27 +17,12 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from actors.pages import read_pages
 from protocol.errors import ErrorCode, WireError
 
-WEB = Path(__file__).parents[2] / "web"
 MODEL = "SmolLM2-135M-Instruct"
 PATIENCE_S = 10.0
 KEY_PREFIX = "openai-insecure-api-key."
-CONTENT_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-# What `rota serve` is asked to send with the page: nothing from elsewhere, nothing inline.
-SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
-}
-
 Json = dict[str, Any]
 
 
@@ -59,8 +43,9 @@ class Answer:
         rota = {"position": position, "estimated_wait_ms": estimated_wait_ms}
         await self._send("response.queued", response=self._response("queued") | {"rota": rota})
 
-    async def in_progress(self) -> None:
-        await self._send("response.in_progress", response=self._response("in_progress"))
+    async def in_progress(self, prefilled_tokens: int | None = None, input_tokens: int | None = None) -> None:
+        read = {"rota": {"input_tokens": input_tokens, "prefilled_tokens": prefilled_tokens}} if input_tokens else {}
+        await self._send("response.in_progress", response=self._response("in_progress") | read)
 
     async def write(self, text: str) -> None:
         if not self._text:
@@ -212,12 +197,17 @@ class Socket:
 
 
 class ScriptedServer:
-    """Listens on a free port of loopback. `key` and `up` may be changed at any time by a test."""
+    """Listens on a free port of loopback. What is no underscore's may be changed at any time by a test."""
 
     def __init__(self) -> None:
         self.key: str | None = None
         self.up = True
         self.origin = ""
+        self.allowed_origin = ""
+        """A page from elsewhere that may ask for the models."""
+        self.host_page = ""
+        """What is served at `/host`."""
+        self._pages = read_pages()
         self._sockets: asyncio.Queue[Socket] = asyncio.Queue()
         self._ids: asyncio.Queue[str] = asyncio.Queue()
         for number in range(1, 100):
@@ -242,12 +232,17 @@ class ScriptedServer:
             given_key = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not self.up or not self._key_fits(given_key):
                 return self._refusal()
-            return reply(200, {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "rota"}]})
-        file = WEB / (request.path.removeprefix("/") or "index.html")
-        if file.parent != WEB or file.suffix not in CONTENT_TYPES or not file.is_file():
+            models = reply(200, {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "rota"}]})
+            models.headers["Access-Control-Allow-Origin"] = self.allowed_origin or self.origin
+            return models
+        if request.path == "/host":
+            policy = self._pages["/"].headers["Content-Security-Policy"]
+            headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": policy}
+            return raw_reply(200, self.host_page.encode(), headers)
+        page = self._pages.get(request.path)
+        if page is None:
             return reply(404, {"error": {"message": f"Nothing is served at {request.path}."}})
-        headers = {"Content-Type": CONTENT_TYPES[file.suffix]} | SECURITY_HEADERS
-        return raw_reply(200, file.read_bytes(), headers)
+        return raw_reply(200, page.body, page.headers)
 
     def _key_fits(self, given: str | None) -> bool:
         return self.key is None or given == self.key

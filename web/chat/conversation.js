@@ -6,13 +6,16 @@ const FOR_GOOD = new Set(["invalid_request_error", "authentication_error", "perm
 
 const TOO_BIG = 1009;
 
+/** In place of a close code: the page was left while the answer was being written. */
+export const LEFT = "left";
+
 /** A turn is a question and its answer. Its phase is one of the design's words for a request's life, and two of our own:
  *
  *  unsent  received  queued  prefilling  decoding  finished  refused
  *
  *  `ending.reason` is the wire's finish reason, or `lost` (the socket went first), or `refused`. `follows` says whether
  *  there was a conversation before it. */
-export function newTurn(question, { follows = false } = {}) {
+export function newTurn(question, { follows = false, again = false } = {}) {
   return {
     question,
     follows,
@@ -20,12 +23,14 @@ export function newTurn(question, { follows = false } = {}) {
     text: "",
     responseId: null,
     place: null, // {position, waitMs} while queued
+    read: null, // {tokens, of}: how much of the prompt has been read, while prefilling
     stopping: false,
     ending: null, // {reason, message, code, retryAfterMs, mayPass}; mayPass: the same again may fare better later
     usage: null,
     timing: null,
     held: false, // the server keeps this turn: it can be continued from by id
     superseded: false, // asked again, so no part of the conversation any more
+    again, // asks the question above it once more
   };
 }
 
@@ -45,7 +50,8 @@ export function apply(turn, event) {
       turn.place = { position: event.response.rota?.position ?? null, waitMs: event.response.rota?.estimated_wait_ms ?? null };
       break;
     case "response.in_progress":
-      turn.phase = "prefilling";
+      if (turn.phase !== "decoding") turn.phase = "prefilling";
+      turn.read = progressOf(event.response.rota) ?? turn.read;
       break;
     case "response.output_text.delta":
       turn.phase = "decoding";
@@ -67,6 +73,10 @@ export function apply(turn, event) {
       };
       break;
   }
+}
+
+function progressOf(rota) {
+  return rota?.input_tokens > 0 ? { tokens: rota.prefilled_tokens ?? 0, of: rota.input_tokens } : null;
 }
 
 function end(turn, response) {
@@ -91,7 +101,7 @@ function reasonWithoutRota(response) {
   return response.incomplete_details?.reason === "max_output_tokens" ? "length" : "deadline";
 }
 
-/** The socket was lost before the terminal event came. */
+/** The socket was lost before the terminal event came. `code`: its close code, or `LEFT`. */
 export function lose(turn, { code }) {
   turn.phase = "finished";
   turn.ending = { reason: turn.stopping ? "cancelled" : "lost", message: null, code, retryAfterMs: null, mayPass: code !== TOO_BIG };
@@ -135,4 +145,20 @@ export function follow(turns, question) {
 
 function message(role, content) {
   return { type: "message", role, content };
+}
+
+const KEPT = ["question", "follows", "phase", "text", "responseId", "ending", "usage", "timing", "held", "superseded", "again"];
+
+/** What of `turn` outlives the page: plain data. One that still runs is kept as what it will be once the page has gone. */
+export function toKeep(turn) {
+  const ended = { ...turn };
+  if (isRunning(turn)) lose(ended, { code: LEFT });
+  return Object.fromEntries(KEPT.map((name) => [name, ended[name]]));
+}
+
+/** The turn that `toKeep` kept, or null when `kept` is none. */
+export function fromKept(kept) {
+  if (typeof kept?.question !== "string" || typeof kept.text !== "string" || typeof kept.ending?.reason !== "string") return null;
+  const known = Object.fromEntries(KEPT.filter((name) => kept[name] !== undefined).map((name) => [name, kept[name]]));
+  return { ...newTurn(kept.question), ...known };
 }

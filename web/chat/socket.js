@@ -1,12 +1,12 @@
-// One WebSocket to /v1/responses: opens it, opens it again when it is lost, and puts each event where it belongs.
+// One WebSocket to a server's /v1/responses: opens it, opens it again when it is lost, and puts each event where it belongs.
 //
 // Knows the wire's envelope: keys, close codes, and that a lane answers in the order it was asked. Knows nothing of what
-// an event means to a reader (conversation.js) nor of the page (chat.js).
+// an event means to a reader (conversation.js) nor of the page (element.js).
 
-const LANE = "chat";
 const TERMINAL = new Set(["response.completed", "response.incomplete", "response.failed"]);
 const CONNECT_TIMEOUT_MS = 10_000;
 const STEADY_MS = 10_000;
+const SIGN_OF_LIFE_MS = 5_000;
 
 // What a subprotocol may be made of (RFC 6455 asks for an HTTP token); anything else makes `new WebSocket` throw.
 const SENDABLE_KEY = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
@@ -21,6 +21,19 @@ export function backoffMs(attempt, random = Math.random) {
   return Math.min(10_000, 500 * 2 ** attempt) * (0.5 + random() / 2);
 }
 
+/** `address` (ws, wss, http or https; of the socket) as the two addresses that are asked. Throws when it is none. */
+export function addresses(address, base) {
+  const socket = new URL(address, base);
+  if (!/^(ws|http)s?:$/.test(socket.protocol)) throw new TypeError(`'${address}' is no address of a WebSocket.`);
+  socket.hash = "";
+  const secure = /^(wss|https):$/.test(socket.protocol);
+  const models = new URL(socket);
+  socket.protocol = secure ? "wss:" : "ws:";
+  models.protocol = secure ? "https:" : "http:";
+  models.pathname = models.pathname.replace(/[^/]*$/, "models");
+  return { socket, models };
+}
+
 /** States, as passed to `onState({name, ...})`:
  *
  *  connecting  a try is under way
@@ -31,7 +44,7 @@ export function backoffMs(attempt, random = Math.random) {
  *  closed      by `close()`
  */
 export class ResponsesSocket {
-  #base;
+  #addresses;
   #key;
   #onState;
   #onNotice;
@@ -42,10 +55,12 @@ export class ResponsesSocket {
   #timer = null;
   #state = "closed";
   #unsent = []; // asked while there was no socket
-  #asked = []; // sent and not ended, oldest first: the lane's order says whose event this is
+  #received = 0; // events, so far
+  #asked = new Map(); // by lane: sent and not ended, oldest first; the lane's order says whose event this is
 
-  constructor({ base, key = null, onState, onNotice }) {
-    this.#base = base;
+  /** `address`: as `addresses` gives it. */
+  constructor({ address, key = null, onState, onNotice }) {
+    this.#addresses = address;
     this.#key = key;
     this.#onState = onState;
     this.#onNotice = onNotice;
@@ -65,18 +80,19 @@ export class ResponsesSocket {
     this.#connect();
   }
 
-  close() {
+  /** `reason`: passed on to whoever is asking. */
+  close(reason = "") {
     this.#abandon();
-    this.#lose({ code: 1000, reason: "" });
+    this.#lose({ code: 1000, reason });
     this.#enter("closed");
   }
 
-  /** Sends `request` (the body of a response.create) now, or as soon as there is a socket.
+  /** Sends `request` (the body of a response.create) on `lane` now, or as soon as there is a socket.
    *
    *  `onSent()` is called once, then `onEvent(event)` for each event up to the terminal one or the refusal. If the socket
    *  is lost first, `onLost({code, reason})` is called instead, and nothing after it. Returns a ticket for `cancel`. */
-  ask(request, { onSent, onEvent, onLost }) {
-    const ticket = { request, onSent, onEvent, onLost, responseId: null };
+  ask(request, lane, { onSent, onEvent, onLost }) {
+    const ticket = { request, lane, onSent, onEvent, onLost, responseId: null };
     if (this.#state === "open") this.#send(ticket);
     else {
       this.#unsent.push(ticket);
@@ -92,8 +108,8 @@ export class ResponsesSocket {
       this.#unsent.splice(place, 1);
       return true;
     }
-    if (this.#asked.includes(ticket)) {
-      const target = ticket.responseId === null ? { stream_id: LANE } : { response_id: ticket.responseId };
+    if (this.#asked.get(ticket.lane)?.includes(ticket)) {
+      const target = ticket.responseId === null ? { stream_id: ticket.lane } : { response_id: ticket.responseId };
       this.#socket.send(JSON.stringify({ type: "response.cancel", ...target }));
     }
     return false;
@@ -106,6 +122,15 @@ export class ResponsesSocket {
     this.#connect();
   }
 
+  /** The network was away. Nobody tells a page that its socket did not survive that: an idle one is opened anew, one that is
+   *  answering has some seconds to show that it still is. */
+  doubt() {
+    if (this.#state !== "open") return this.wake();
+    if (this.#asked.size === 0) return this.reconnect();
+    const [thisTry, received] = [this.#try, this.#received];
+    setTimeout(() => thisTry === this.#try && received === this.#received && this.reconnect(), SIGN_OF_LIFE_MS);
+  }
+
   async #connect() {
     this.#abandon();
     const thisTry = this.#try;
@@ -113,7 +138,7 @@ export class ResponsesSocket {
     let reply;
     try {
       // A browser does not tell a page why an upgrade was refused. A plain GET does.
-      reply = await fetch(new URL("v1/models", this.#base), {
+      reply = await fetch(this.#addresses.models, {
         headers: this.#key ? { Authorization: `Bearer ${this.#key}` } : {},
         cache: "no-store",
         signal: AbortSignal.timeout(CONNECT_TIMEOUT_MS),
@@ -131,9 +156,8 @@ export class ResponsesSocket {
   }
 
   #openSocket(thisTry) {
-    const url = new URL("v1/responses", this.#base);
-    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    const socket = new WebSocket(url, this.#key ? ["responses", `openai-insecure-api-key.${this.#key}`] : ["responses"]);
+    const protocols = this.#key ? ["responses", `openai-insecure-api-key.${this.#key}`] : ["responses"];
+    const socket = new WebSocket(this.#addresses.socket, protocols);
     this.#socket = socket;
     const tooSlow = setTimeout(() => socket.close(), CONNECT_TIMEOUT_MS);
     let openedAt = null;
@@ -148,6 +172,7 @@ export class ResponsesSocket {
     socket.onmessage = ({ data }) => {
       if (thisTry !== this.#try) return;
       this.#attempt = 0;
+      this.#received += 1;
       this.#receive(JSON.parse(data));
     };
     socket.onclose = ({ code, reason }) => {
@@ -157,7 +182,7 @@ export class ResponsesSocket {
       if (openedAt === null) return this.#retryLater("The server refused the connection.");
       // A server that accepts and at once closes must not be asked twice a second for ever.
       if (performance.now() - openedAt > STEADY_MS) this.#attempt = 0;
-      const idle = this.#asked.length === 0;
+      const idle = this.#asked.size === 0;
       this.#lose({ code, reason });
       if (idle && (code === 1000 || code === 1008)) this.#enter("resting");
       else this.#retryLater(code === 1001 ? "The server is shutting down." : "The connection was lost.");
@@ -165,25 +190,41 @@ export class ResponsesSocket {
   }
 
   #send(ticket) {
-    this.#asked.push(ticket);
-    this.#socket.send(JSON.stringify({ type: "response.create", stream_id: LANE, ...ticket.request }));
+    const queue = this.#asked.get(ticket.lane);
+    if (queue) queue.push(ticket);
+    else this.#asked.set(ticket.lane, [ticket]);
+    this.#socket.send(JSON.stringify({ type: "response.create", stream_id: ticket.lane, ...ticket.request }));
     ticket.onSent();
   }
 
   #receive(event) {
-    const oldest = this.#asked[0];
-    if (event.type === "error" && event.stream_id !== LANE && (!oldest || oldest.responseId !== null)) {
-      this.#onNotice(event.error); // about the socket, not about an answer: it ends nothing
+    const ticket = this.#ticketOf(event);
+    if (!ticket) {
+      if (event.type === "error") this.#onNotice(event.error); // about the socket, not about an answer: it ends nothing
       return;
     }
-    if (!oldest) return;
-    if (event.type === "response.created") oldest.responseId = event.response.id;
-    if (event.type === "error" || TERMINAL.has(event.type)) this.#asked.shift();
-    oldest.onEvent(event);
+    if (event.type === "response.created") ticket.responseId = event.response.id;
+    if (event.type === "error" || TERMINAL.has(event.type)) this.#shift(ticket.lane);
+    ticket.onEvent(event);
+  }
+
+  /** Whose event this is. An error that names no lane is about the one request there is that has no response yet. */
+  #ticketOf(event) {
+    if (event.stream_id !== undefined || event.type !== "error") return this.#asked.get(event.stream_id)?.[0];
+    const unanswered = [...this.#asked.values()].map((queue) => queue[0]).filter(({ responseId }) => responseId === null);
+    return unanswered.length === 1 ? unanswered[0] : undefined;
+  }
+
+  #shift(lane) {
+    const queue = this.#asked.get(lane);
+    queue.shift();
+    if (queue.length === 0) this.#asked.delete(lane);
   }
 
   #lose(why) {
-    for (const ticket of this.#asked.splice(0)) ticket.onLost(why);
+    const lost = [...this.#asked.values()].flat();
+    this.#asked.clear();
+    for (const ticket of lost) ticket.onLost(why);
   }
 
   #retryLater(sentence, body = null) {

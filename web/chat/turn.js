@@ -1,82 +1,129 @@
-// Draws one turn into the page, and again whenever it has changed. Knows nothing of the socket.
+// Draws one turn, and again whenever it has changed. Knows nothing of the socket.
 //
-// What a model writes is text and only ever becomes a text node: nothing in it can become markup.
+// What a model writes becomes nodes by markdown.js, which can make nothing else; what a reader asks is a text node.
 
 import { copy } from "./clipboard.js";
 import { wasTooLong } from "./conversation.js";
+import { ICONS, icon, make, ring } from "./dom.js";
+import { Markdown } from "./markdown.js";
 import { ending, facts, progress, untilThen } from "./words.js";
 
 const PLACES_DRAWN = 8;
-const COPIED_SHOWN_MS = 2000;
+const COPIED_MS = 2000;
 
 export class TurnView {
   #turn;
   #actions;
   #parts;
-  #answer = document.createTextNode("");
+  #markdown;
+  #drawn = 0; // characters of the answer that the Markdown has been given
+  #over = false;
   #countdown = null;
   #copiedTimer = null;
   #offersAnything = true;
 
-  /** `actions`: what the buttons under an ended turn do: {again(turn), goOn(turn), edit(turn), editAnew(turn)}, and
+  /** `actions`: what the buttons of a turn do: {again(turn), goOn(turn), takeBack(turn), takeAlong(turn), edit(turn)}, and
    *  say(sentence) for what they have done themselves. `number` is null for a turn that asks the question above it again. */
   constructor(turn, number, actions) {
     this.#turn = turn;
     this.#actions = actions;
-    this.element = document.getElementById("turn").content.firstElementChild.cloneNode(true);
-    const part = (name) => this.element.querySelector(`.${name}`);
-    this.#parts = {
-      aside: part("aside"),
-      progress: part("progress"),
-      progressText: part("progress-text"),
-      line: part("line"),
-      answer: part("answer"),
-      end: part("end"),
-      endText: part("end-text"),
-      endActions: part("end-actions"),
-      foot: part("foot"),
-      facts: part("facts"),
-      copy: part("copy"),
-      copyText: part("copy-text"),
-    };
-    this.#parts.copy.addEventListener("click", () => this.#copy());
-    if (number === null) this.element.classList.add("again");
-    else part("turn-number").textContent = String(number);
-    part("question-text").textContent = turn.question;
-    this.#parts.answer.append(this.#answer);
+    this.#markdown = new Markdown({ copy, say: actions.say });
+    this.element = this.#build(number);
     this.draw();
   }
 
+  /** True when all there is of the turn is drawn; else it wants to be called again in the next frame. */
   draw() {
     const turn = this.#turn;
-    const { answer, progress: running, progressText, end } = this.#parts;
+    const { answer, progress: running, end } = this.#parts;
     this.element.dataset.phase = turn.phase;
     this.element.dataset.ending = turn.ending?.reason ?? "";
     this.element.setAttribute("aria-busy", String(turn.ending === null));
-
-    // Only what is new: a selection the reader has made in the text stays.
-    this.#answer.appendData(turn.text.slice(this.#answer.length));
     answer.hidden = turn.text === "";
     running.hidden = turn.ending !== null || (turn.phase === "decoding" && !turn.stopping);
-    if (!running.hidden) {
-      progressText.textContent = progress(turn);
-      this.#drawLine();
-    }
+    if (!running.hidden) this.#drawProgress();
+    const done = this.#drawAnswer();
     if (turn.ending !== null && end.hidden) this.#drawEnd();
+    return done;
   }
 
   /** A sentence between question and answer, about how the answer came to be. */
   remark(sentence) {
     this.#parts.aside.textContent = sentence;
     this.#parts.aside.hidden = false;
-    this.#answer.data = "";
   }
 
-  /** The conversation has gone on: nothing more can be done about this turn, except to copy it. */
+  /** The conversation has gone on: nothing more can be done about this turn, except to copy it, and to ask otherwise. */
   settle() {
     clearInterval(this.#countdown);
     this.#offersAnything = false;
     this.#parts.endActions.replaceChildren();
+  }
+
+  #build(number) {
+    const parts = {};
+    const part = (name, node) => (parts[name] = node);
+    const element = make("li", { class: number === null ? "turn again" : "turn" },
+      make("span", { class: "turn-number", "aria-hidden": "true" }, number === null ? "" : String(number)),
+      make("div", { class: "turn-body" },
+        make("div", { class: "asked" },
+          make("h2", { class: "question" }, make("span", { class: "unseen" }, "You asked: "), make("bdi", { class: "question-text" }, this.#turn.question)),
+          part("edit", make("button", { class: "edit", type: "button", "aria-label": "Edit this question" }, icon(...ICONS.pencil))),
+        ),
+        part("aside", make("p", { class: "aside", hidden: true })),
+        part("progress", make("div", { class: "progress" },
+          ring(),
+          part("progressText", make("span", { class: "progress-text" })),
+          part("line", make("span", { class: "line", "aria-hidden": "true" })),
+          part("meter", make("progress", { class: "meter", "aria-label": "Of your question read", hidden: true })),
+        )),
+        part("answer", make("div", { class: "answer", hidden: true }, this.#markdown.element)),
+        part("end", make("div", { class: "end", hidden: true },
+          part("endText", make("p", { class: "end-text" })),
+          part("endActions", make("div", { class: "end-actions" })),
+        )),
+        part("foot", make("div", { class: "foot", hidden: true },
+          part("facts", make("p", { class: "facts", hidden: true })),
+          part("copy", make("button", { class: "copy", type: "button", hidden: true },
+            icon(...ICONS.copy), part("copyText", make("span", { class: "copy-text" }, "Copy")), make("span", { class: "unseen" }, " answer"))),
+        )),
+      ),
+    );
+    parts.edit.addEventListener("click", () => this.#actions.edit(this.#turn));
+    parts.copy.addEventListener("click", () => this.#copy());
+    this.#parts = parts;
+    return element;
+  }
+
+  #drawAnswer() {
+    const { text, ending: ended } = this.#turn;
+    if (text.length < this.#drawn) {
+      // It begins anew: the server had forgotten what it was to follow.
+      this.#markdown.clear();
+      this.#drawn = 0;
+    }
+    if (text.length > this.#drawn) {
+      this.#markdown.append(text.slice(this.#drawn));
+      this.#drawn = text.length;
+    }
+    if (ended !== null && !this.#over) {
+      this.#over = true;
+      this.#markdown.end();
+    }
+    return this.#markdown.draw();
+  }
+
+  #drawProgress() {
+    const { progressText, meter } = this.#parts;
+    const { phase, read, stopping } = this.#turn;
+    const sentence = progress(this.#turn);
+    if (progressText.textContent !== sentence) progressText.textContent = sentence;
+    this.#drawLine();
+    const measured = phase === "prefilling" && !stopping && read !== null && read.tokens > 0 && read.tokens < read.of;
+    meter.hidden = !measured;
+    if (!measured) return;
+    meter.max = read.of;
+    meter.value = read.tokens;
   }
 
   /** The line one stands in, last place ours. */
@@ -85,7 +132,7 @@ export class TurnView {
     const drawn = Math.min(position, PLACES_DRAWN);
     const { line } = this.#parts;
     while (line.childElementCount > drawn) line.firstElementChild.remove();
-    while (line.childElementCount < drawn) line.prepend(document.createElement("i"));
+    while (line.childElementCount < drawn) line.prepend(make("i"));
   }
 
   #drawEnd() {
@@ -117,8 +164,8 @@ export class TurnView {
   #offerAnother(turn) {
     const { reason, mayPass, retryAfterMs } = turn.ending;
     if (mayPass) this.#offerLater("Try again", retryAfterMs, () => this.#actions.again(turn));
-    if (reason === "refused" || !mayPass) this.#offer("Edit message", () => this.#actions.edit(turn));
-    if (wasTooLong(turn.ending) && turn.follows) this.#offer("New conversation", () => this.#actions.editAnew(turn));
+    if (reason === "refused" || !mayPass) this.#offer("Edit message", () => this.#actions.takeBack(turn));
+    if (wasTooLong(turn.ending) && turn.follows) this.#offer("New conversation", () => this.#actions.takeAlong(turn));
   }
 
   async #copy() {
@@ -127,14 +174,11 @@ export class TurnView {
     copyText.textContent = copied ? "Copied" : "Selected";
     this.#actions.say(copied ? "Copied." : "The answer could not be copied, but it is selected.");
     clearTimeout(this.#copiedTimer);
-    this.#copiedTimer = setTimeout(() => (copyText.textContent = "Copy"), COPIED_SHOWN_MS);
+    this.#copiedTimer = setTimeout(() => (copyText.textContent = "Copy"), COPIED_MS);
   }
 
   #offer(label, act) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "action";
-    button.textContent = label;
+    const button = make("button", { class: "action", type: "button" }, label);
     button.addEventListener("click", act);
     this.#parts.endActions.append(button);
     return button;

@@ -1,5 +1,7 @@
 // The sentences a reader sees about a turn. Takes the data of conversation.js, gives strings; touches no page.
 
+import { LEFT } from "./conversation.js";
+
 const NUMBER = new Intl.NumberFormat("en-GB");
 
 export function count(number, noun) {
@@ -36,10 +38,16 @@ export function progress(turn) {
     case "queued":
       return queued(turn.place);
     case "prefilling":
-      return "Reading…";
+      return reading(turn.read);
     default:
       return "Writing…";
   }
+}
+
+/** The numbers only where there is a while to wait for: the server says how far it is when that is so. */
+function reading(read) {
+  if (read === null || read.tokens <= 0 || read.tokens >= read.of) return "Reading your question…";
+  return `Reading your question: ${NUMBER.format(read.tokens)} of ${count(read.of, "token")}`;
 }
 
 function queued(place) {
@@ -80,6 +88,9 @@ export function ending(turn) {
       if (code !== "worker_failed" && code !== "server_error" && message) return turn.text ? `Interrupted after ${soFar}. ${message}` : message;
       return turn.text ? `Interrupted: the server failed after ${soFar}.` : "Interrupted: the server failed before the answer began.";
     case "lost":
+      if (code === LEFT) {
+        return turn.text ? `Interrupted after ${soFar}: the page was left.` : "Interrupted: the page was left before the answer began.";
+      }
       if (code === 1009) return "The message is larger than this server accepts.";
       return turn.text ? `Interrupted: the connection was lost after ${soFar}.` : "Interrupted: the connection was lost before the answer began.";
     case "refused":
@@ -107,4 +118,22 @@ function cached(usage) {
 
 function rate(perSecond) {
   return perSecond < 10 ? perSecond.toFixed(1) : NUMBER.format(Math.round(perSecond));
+}
+
+const TITLE_CHARACTERS = 60;
+
+/** What a conversation is called in a list. */
+export function title(turns) {
+  if (turns.length === 0) return "New conversation";
+  const line = turns[0].question.replace(/\s+/g, " ").trim();
+  const characters = [...line.slice(0, 4 * TITLE_CHARACTERS)];
+  return characters.length > TITLE_CHARACTERS ? `${characters.slice(0, TITLE_CHARACTERS - 1).join("").trimEnd()}…` : line;
+}
+
+/** What a conversation that is not in sight is doing, for the list of them. */
+export function doing({ current, turns, unread }) {
+  if (current !== null) return progress(current);
+  const reason = turns.at(-1)?.ending?.reason;
+  if (unread) return ["failed", "lost", "refused"].includes(reason) ? "Not answered" : "Answered";
+  return "";
 }
