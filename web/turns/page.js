@@ -1,0 +1,373 @@
+// The page /turns: wires the feed to the history, the history to the picture and the lists, and the buttons to the story.
+
+import { keyCanBeSent } from "../chat/socket.js";
+import { TurnsFeed } from "./feed.js";
+import { missedLately, newHistory, poolAt, receive } from "./history.js";
+import { isOver } from "./lives.js";
+import { Lists, setText } from "./list.js";
+import { showReadout } from "./panel.js";
+import { Picture } from "./picture.js";
+import { poolWords } from "./pool.js";
+import { describe, stepSentence } from "./readout.js";
+import { Story, isRunning, sizeOf } from "./story.js";
+import { whatHappened } from "./told.js";
+import { clock, count, sizeWords } from "./words.js";
+
+const KEY_NAME = "rota.key";
+const LISTS_MS = 500;
+const LETTERS = ["A", "B", "C"];
+const SPAN_WORDS = { 10: "ten seconds", 60: "minute" };
+
+const page = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
+const history = newHistory();
+const runs = new Map(); // letter -> its newest run
+const runsById = new Map(); // response id -> run
+let key = storedKey();
+let connection = { name: "connecting" };
+let firstFrame = true;
+let shown = { selected: null, pinned: false };
+let missedSaid = false;
+
+const picture = new Picture({ canvas: page.picture, history, onSelect: selectionChanged, onView: viewChanged });
+const feed = new TurnsFeed({ base: document.baseURI, key, onState: connectionChanged, onFrame: take });
+const story = new Story({ base: document.baseURI, onChange: runChanged });
+const lists = new Lists(page, {
+  choose: (chosen) => {
+    picture.pin(shown.pinned && shown.selected?.life?.key === chosen ? null : chosen);
+    showLists();
+  },
+  cancel: (own) => cancelRun(runOf(own)),
+});
+
+// --- the feed --------------------------------------------------------------------------------------------------------
+
+function take(frame) {
+  receive(history, frame);
+  if (frame.type === "turns.hello") {
+    firstFrame = true;
+    showHello(frame);
+    showStoryButtons();
+  } else {
+    picture.heard(frame.at, { first: firstFrame });
+    page.picture.dataset.heard = String(frame.at); // up to when the picture knows
+    firstFrame = false;
+  }
+  listsWanted();
+}
+
+function showHello({ model, policy, device, kernels, max_running }) {
+  page.model.textContent = model;
+  page.facts.textContent = `policy ${policy}, on ${device} with ${kernels}, up to ${count(max_running, "request")} at a time`;
+  page.made.hidden = false;
+}
+
+let retryCountdown = null;
+
+function connectionChanged(state) {
+  const before = connection.name;
+  connection = state;
+  clearInterval(retryCountdown);
+  page["key-form"].hidden = state.name !== "locked";
+  if (state.name === "offline" || state.name === "refused") {
+    picture.freeze();
+    showRetry(state);
+    retryCountdown = setInterval(() => showRetry(state), 1000);
+    if (before !== state.name) announce(`${state.sentence} Trying again by itself.`);
+  } else if (state.name === "locked") {
+    picture.freeze();
+    page.notice.hidden = true;
+    page["key-problem"].textContent = state.rejected ? "The server did not accept that key." : "";
+    if (state.rejected) storeKey(null);
+    page.key.focus();
+  } else if (state.name === "live") {
+    page.notice.hidden = true;
+    announce("Live.");
+  }
+  showState();
+}
+
+function showRetry({ sentence, retryAt }) {
+  page["notice-text"].textContent = `${sentence} Trying again in ${Math.max(1, Math.ceil((retryAt - Date.now()) / 1000))} s.`;
+  page.notice.hidden = false;
+}
+
+function showState() {
+  const [state, text] = stateWords();
+  page.state.dataset.state = state;
+  setText(page["state-text"], text);
+  const live = connection.name === "live";
+  page.empty.hidden = history.steps.length > 0 || history.lives.size > 0 || !live;
+  page["worker-down"].hidden = !live || history.workerUp;
+  const missed = live ? missedLately(history, picture.now) : 0;
+  page.slow.hidden = missed === 0;
+  const frames = count(missed, "frame");
+  if (missed > 0) setText(page.slow, `This page was too slow for ${frames} of the feed just now: what they told is missing.`);
+  if (missed > 0 && !missedSaid) announce("The page is too slow for the feed; some figures are missing.");
+  missedSaid = missed > 0;
+  for (const letter of LETTERS) page[`start-${letter}`].setAttribute("aria-disabled", String(!canStart(letter)));
+}
+
+function stateWords() {
+  switch (connection.name) {
+    case "live":
+      if (!picture.live) return ["paused", "Paused"];
+      return history.at === null ? ["connecting", "Connecting"] : ["live", "Live"];
+    case "offline":
+      return ["offline", "Server away"];
+    case "refused":
+      return ["offline", "Refused"];
+    case "locked":
+      return ["locked", "Key needed"];
+    default:
+      return ["connecting", "Connecting"];
+  }
+}
+
+// --- lists, at most twice a second -----------------------------------------------------------------------------------
+
+let listsTimer = null;
+let listsAt = -Infinity;
+
+function listsWanted() {
+  listsTimer ??= setTimeout(() => {
+    listsTimer = null;
+    listsAt = performance.now();
+    showLists();
+  }, Math.max(listsAt + LISTS_MS - performance.now(), 0));
+}
+
+function showLists() {
+  const now = picture.now;
+  const seen = new Set(picture.lives.map((life) => life.key));
+  const lives = [...history.lives.values()].filter((life) => seen.has(life.key) || (!isOver(life) && life.lostAt === null));
+  const chosen = shown.pinned ? (shown.selected?.life?.key ?? null) : null;
+  lists.show(history, lives, { now, chosen, own: isOwn });
+  const pool = poolAt(history, now);
+  setText(page["pool-words"], pool === null ? "Nothing is known of the pool yet." : capital(`${poolWords(pool, history.hello)}.`));
+  if (shown.selected?.life !== undefined) showSelected();
+  showView();
+  showState();
+  showTold();
+}
+
+function capital(text) {
+  return text[0].toUpperCase() + text.slice(1);
+}
+
+// --- what is pointed at ----------------------------------------------------------------------------------------------
+
+function selectionChanged(selected, { pinned }) {
+  shown = { selected, pinned };
+  showSelected();
+  const step = selected?.step;
+  const sentence = step === undefined ? "No step chosen" : `${stepSentence(history, step)}${pinned ? "; pinned" : ""}`;
+  page.picture.setAttribute("aria-valuetext", sentence);
+  page.picture.setAttribute("aria-valuenow", String(step?.step ?? 0));
+  page.picture.setAttribute("aria-valuemax", String(Math.max(history.steps.at(-1)?.step ?? 0, step?.step ?? 0)));
+}
+
+function showSelected() {
+  let { selected } = shown;
+  if (selected?.life !== undefined) {
+    const life = history.lives.get(selected.life.key);
+    selected = shown.selected = life === undefined ? null : { life };
+  }
+  const run = selected?.life === undefined ? null : (runOf(selected.life.key) ?? null);
+  const readout = selected === null ? null : describe(history, selected, picture.now, run);
+  const hueOf = (its) => `var(--hue-${(history.hues.get(its) ?? 0) + 1})`;
+  showReadout(page, readout, { pinned: shown.pinned, hueOf });
+  page.readout.classList.toggle("pinned", shown.pinned);
+  page.readout.classList.toggle("shown", readout !== null);
+  page["readout-cancel"].hidden = selected?.life === undefined || !isOwn(selected.life.key);
+}
+
+page.unpin.addEventListener("click", () => {
+  picture.pin(null);
+  page.picture.focus();
+});
+page["readout-cancel"].addEventListener("click", () => cancelRun(runOf(shown.selected?.life?.key)));
+
+// --- the view --------------------------------------------------------------------------------------------------------
+
+function viewChanged() {
+  showView();
+  showState();
+}
+
+function showView() {
+  const { live, view } = picture;
+  page.pause.setAttribute("aria-pressed", String(!live));
+  page.live.hidden = live;
+  setText(page["picture-title"], live ? `The last ${SPAN_WORDS[view.span]}` : `${capital(SPAN_WORDS[view.span])} up to ${clock(view.end)}`);
+  setText(page["paused-words"], live ? "" : sinceWords(view));
+  page["span-10"].setAttribute("aria-pressed", String(view.span === 10));
+  page["span-60"].setAttribute("aria-pressed", String(view.span === 60));
+}
+
+/** What has gone on since the picture stands still. */
+function sinceWords({ end }) {
+  const since = history.steps.length - history.steps.findLastIndex(({ at }) => at <= end) - 1;
+  return since === 0 ? "" : `${count(since, "step")} since`;
+}
+
+function togglePause() {
+  if (picture.live) picture.pause();
+  else picture.resume();
+  announce(picture.live ? "Live." : "Paused.");
+}
+
+page.pause.addEventListener("click", togglePause);
+page.live.addEventListener("click", () => {
+  picture.resume();
+  announce("Live.");
+  page.picture.focus();
+});
+page["span-10"].addEventListener("click", () => picture.span(10));
+page["span-60"].addEventListener("click", () => picture.span(60));
+document.addEventListener("keydown", (event) => {
+  if (event.key !== " " || event.ctrlKey || event.metaKey || event.altKey) return;
+  // There, Space has a meaning of its own.
+  if (event.target.closest("button, input, summary, a")) return;
+  event.preventDefault();
+  if (!event.repeat) togglePause();
+});
+page.save.addEventListener("click", () => {
+  const { name, text } = picture.svg();
+  const link = document.createElement("a");
+  link.download = name;
+  link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  announce(`The picture is saved as ${name}.`);
+});
+
+// --- A, B and C ------------------------------------------------------------------------------------------------------
+
+function canStart(letter) {
+  return connection.name === "live" && history.hello !== null && !isRunningRun(runs.get(letter));
+}
+
+function isRunningRun(run) {
+  return run !== undefined && run !== null && isRunning(run);
+}
+
+function runOf(its) {
+  const id = history.lives.get(its)?.id;
+  return id === null || id === undefined ? undefined : runsById.get(id);
+}
+
+/** Whether this page asked for it and may still take it back. */
+function isOwn(its) {
+  return isRunningRun(runOf(its)) && !isOver(history.lives.get(its));
+}
+
+function cancelRun(run) {
+  if (isRunningRun(run)) story.cancel(run);
+}
+
+function runChanged(run) {
+  runs.set(run.letter, run);
+  if (run.id !== null && !runsById.has(run.id)) {
+    runsById.set(run.id, run);
+    history.names.set(run.id, run.name);
+    picture.changed();
+  }
+  showRun(run);
+  listsWanted();
+}
+
+const PHASES = { sending: "sent…", queued: "waiting…", reading: "being read…", writing: "writing…" };
+
+function showRun(run) {
+  const running = isRunning(run);
+  const state = page[`state-${run.letter}`];
+  setText(state, running ? PHASES[run.phase] : endingWords(run));
+  page[`cancel-${run.letter}`].hidden = !running;
+  if (!running && document.activeElement === page[`cancel-${run.letter}`]) page[`start-${run.letter}`].focus();
+  showState();
+}
+
+function endingWords({ phase, ending }) {
+  if (phase === "refused") return `Refused: ${ending}`;
+  if (phase === "lost") return `Lost: ${ending}`;
+  return { length: "has ended", cancelled: "cancelled", failed: "failed", deadline: "ran out of time" }[ending] ?? "has ended";
+}
+
+function showStoryButtons() {
+  for (const letter of LETTERS) setText(page[`size-${letter}`], sizeWords(sizeOf(letter, history.hello)));
+}
+
+let toldBefore = null;
+
+function showTold() {
+  const told = whatHappened(history, runs);
+  if (told === null || told === toldBefore) return;
+  toldBefore = told;
+  page.told.textContent = told;
+  page.told.classList.add("said");
+  announce(told);
+}
+
+for (const letter of LETTERS) {
+  page[`start-${letter}`].addEventListener("click", () => {
+    if (!canStart(letter)) return;
+    story.start(letter, history.hello, key);
+    if (!picture.live) picture.resume();
+    announce(`${letter} was sent.`);
+  });
+  page[`cancel-${letter}`].addEventListener("click", () => cancelRun(runs.get(letter)));
+}
+
+// --- the key, the end ------------------------------------------------------------------------------------------------
+
+function storedKey() {
+  try {
+    return sessionStorage.getItem(KEY_NAME);
+  } catch {
+    return null; // storage is switched off; the key lasts as long as the page
+  }
+}
+
+function storeKey(value) {
+  key = value;
+  try {
+    if (value === null) sessionStorage.removeItem(KEY_NAME);
+    else sessionStorage.setItem(KEY_NAME, value);
+  } catch {
+    // as above
+  }
+}
+
+page["key-form"].addEventListener("submit", (event) => {
+  event.preventDefault();
+  const given = page.key.value.trim();
+  if (!keyCanBeSent(given)) {
+    page["key-problem"].textContent = "A key is made of letters, digits and a few signs such as - _ . and has no spaces.";
+    return;
+  }
+  page.key.value = "";
+  storeKey(given);
+  feed.open(given);
+  page.picture.focus();
+});
+
+page["notice-action"].addEventListener("click", () => feed.wake());
+window.addEventListener("online", () => feed.wake());
+document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && feed.wake());
+window.addEventListener("pagehide", () => {
+  feed.close();
+  story.close();
+});
+window.addEventListener("pageshow", (event) => event.persisted && feed.open());
+
+let said = "";
+
+function announce(sentence) {
+  page.announcer.textContent = said === sentence ? `${sentence}\u00a0` : sentence; // only a change is read aloud
+  said = page.announcer.textContent;
+}
+
+showStoryButtons();
+showView();
+showState();
+feed.open();
