@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Locator, Page, WebSocket, expect
 
 from kernels.byte_tokeniser import VOCABULARY
 from tests.end_to_end.conftest import CONTEXT, Start, legible_model
 from tests.end_to_end.server import LEAVE_S, LOOK_AGAIN_S, Server, serving, start
-from tests.web.conftest import browser, chromium, watched_page
-
-__all__ = ["browser", "chromium"]
+from tests.web.conftest import watched_page
 
 PATIENCE_MS = 60_000
 FREED_S = 0.3
@@ -53,7 +52,7 @@ def endless(shared: Start, endless_folder: Path) -> Server:
     return shared("--model", str(endless_folder), *ENDLESS)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
     """One person's browser: its tabs share what tabs share."""
     context = await browser.new_context()
@@ -70,7 +69,7 @@ class Site(Protocol):
 OpenTab = Callable[[Site | Server], Awaitable[Page]]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def open_tab(context: BrowserContext) -> AsyncIterator[OpenTab]:
     """Opens a tab on a server's page and waits for the reader's turn."""
     async with AsyncExitStack() as stack:

@@ -1,43 +1,21 @@
 """The page in a real browser, opposite a scripted server.
 
-Each test has a browser of its own, because pytest-asyncio gives it a loop of its own and playwright's objects belong to
-a loop.
+All share one browser and its event loop (`tests/conftest.py`); each has a profile of its own in it, as `new_page` gives
+one.
 """
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+import pytest_asyncio
+from playwright.async_api import Browser, ConsoleMessage, Page
 
 from tests.web.scripted_server import ScriptedServer, Socket, running
 
-CHROMIUM = Path("/usr/bin/chromium")
 
-
-@pytest.fixture
-def chromium() -> Path:
-    if not CHROMIUM.exists():
-        sentence = f"These tests look at the page in {CHROMIUM}, which is missing: apt-get install chromium"
-        pytest.fail(sentence, pytrace=False)
-    return CHROMIUM
-
-
-@pytest.fixture
-async def browser(chromium: Path) -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-background-networking"]
-        browser = await playwright.chromium.launch(executable_path=chromium, args=arguments)
-        try:
-            yield browser
-        finally:
-            await browser.close()
-
-
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def server() -> AsyncIterator[ScriptedServer]:
     async with running() as server:
         yield server
@@ -61,18 +39,20 @@ async def watched_page(browser: Browser, **options: Any) -> AsyncIterator[Page]:
 
     page.on("console", hear)
     page.on("pageerror", lambda error: problems.append(str(error)))
-    yield page
-    await page.close()
+    try:
+        yield page
+    finally:
+        await page.close()
     assert problems == []
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser) -> AsyncIterator[Page]:
     async with watched_page(browser) as page:
         yield page
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def phone(browser: Browser) -> AsyncIterator[Page]:
     """A small one, held upright."""
     async with watched_page(browser, viewport={"width": 360, "height": 640}, is_mobile=True, has_touch=True) as page:
@@ -92,7 +72,7 @@ class Chat:
         await self.page.keyboard.press("Enter")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def chat(page: Page, server: ScriptedServer) -> Chat:
     await page.goto(server.origin)
     return Chat(page, server, await server.socket())

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-import pytest
+import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests.web.markdown_page import open_markdown
@@ -93,7 +93,7 @@ CODE = {
 }
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def markdown(page: Page, server: ScriptedServer) -> Page:
     return await open_markdown(page, server)
 

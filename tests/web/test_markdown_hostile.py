@@ -3,7 +3,7 @@
 import random
 from collections.abc import AsyncIterator
 
-import pytest
+import pytest_asyncio
 from playwright.async_api import Page
 
 from tests.web.markdown_page import open_markdown
@@ -34,7 +34,7 @@ ELEMENTS = {
     "tr": set(),
     "ul": {"dir", "class"},
 }
-CLASSES = {"more", "code", "code-head", "code-language", "code-copy", "table", "centre", "end"}
+CLASSES = {"more", "code", "code-head", "code-language", "code-copy", "table", "centre", "far"}
 
 READ = """(element) => {
   const seen = new Set();
@@ -78,7 +78,7 @@ _PIECES_IN_A_ROW = (
 PIECES = _PIECES_IN_A_ROW.split("¦")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def markdown(page: Page, server: ScriptedServer) -> AsyncIterator[Page]:
     """A page that may ask for nothing, and in which no script may speak."""
     opened = await open_markdown(page, server)

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from protocol.turns import Frame, Life, Part, Pool, TurnStep
@@ -12,13 +13,13 @@ from tests.web.turns_play import Play, crowd
 from tests.web.turns_server import minute, running
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def turns(page: Page) -> AsyncIterator[Turns]:
     async with running() as server:
         yield await opened(page, server)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def two(turns: Turns) -> Turns:
     """With two requests side by side, twenty steps."""
     begins = time.time() - 12

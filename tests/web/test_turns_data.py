@@ -4,13 +4,13 @@ import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
+import pytest_asyncio
 from playwright.async_api import Page
 
 from tests.web.turns_server import running
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def module(page: Page) -> AsyncIterator[Page]:
     """A page that can import them and runs none of them by itself."""
     async with running() as server:

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from msgspec import structs
 from playwright.async_api import Browser, Page, expect
 
@@ -26,7 +27,7 @@ BELOW_THE_END = """() => {
 }"""
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def turns_server() -> AsyncIterator[TurnsServer]:
     async with running() as server:
         yield server

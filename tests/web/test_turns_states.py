@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from protocol.turns import Frame, Life, Part, TurnStep
@@ -18,13 +19,13 @@ COUNT_RECTANGLES = """() => {
 }"""
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def turns_server() -> AsyncIterator[TurnsServer]:
     async with running() as server:
         yield server
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def turns(page: Page, turns_server: TurnsServer) -> Turns:
     return await opened(page, turns_server)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
 from protocol.responses import ResponseCreate, parse_client_event
@@ -18,7 +19,7 @@ from tests.web.turns_server import running
 WORD = re.compile(r"[A-Za-z]+|[^A-Za-z\s]")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def turns(page: Page) -> AsyncIterator[Turns]:
     async with running() as server:
         turns = await opened(page, server)
