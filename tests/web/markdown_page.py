@@ -25,12 +25,10 @@ async () => {
 
   window.make = () => {
     const copied = [];
-    const said = [];
-    window.copies = true;
-    const copy = async (text) => (copied.push(text), window.copies);
-    const markdown = new Markdown({ copy, say: (sentence) => said.push(sentence) });
+    const copy = (text, code, button) => copied.push([text, code.localName, button.textContent]);
+    const markdown = new Markdown({ copy });
     box.replaceChildren(markdown.element);
-    return Object.assign(markdown, { copied, said });
+    return Object.assign(markdown, { copied });
   };
   window.drawAll = (markdown) => {
     while (!markdown.draw());

@@ -202,12 +202,16 @@ class ScriptedServer:
     def __init__(self) -> None:
         self.key: str | None = None
         self.up = True
+        self._pages = read_pages()
         self.origin = ""
         self.allowed_origin = ""
         """A page from elsewhere that may ask for the models."""
         self.host_page = ""
         """What is served at `/host`."""
-        self._pages = read_pages()
+        self.host_policy = self._pages["/"].headers["Content-Security-Policy"]
+        """The policy of that."""
+        self.hear: Callable[[Request], None] = lambda request: None
+        """Called with every request."""
         self._sockets: asyncio.Queue[Socket] = asyncio.Queue()
         self._ids: asyncio.Queue[str] = asyncio.Queue()
         for number in range(1, 100):
@@ -224,6 +228,7 @@ class ScriptedServer:
         await socket.read_all()
 
     def respond(self, _connection: ServerConnection, request: Request) -> Response | None:
+        self.hear(request)
         if request.path == "/v1/responses":
             offered = request.headers.get("Sec-WebSocket-Protocol", "")
             given = [name.strip().removeprefix(KEY_PREFIX) for name in offered.split(",") if KEY_PREFIX in name]
@@ -236,8 +241,7 @@ class ScriptedServer:
             models.headers["Access-Control-Allow-Origin"] = self.allowed_origin or self.origin
             return models
         if request.path == "/host":
-            policy = self._pages["/"].headers["Content-Security-Policy"]
-            headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": policy}
+            headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": self.host_policy}
             return raw_reply(200, self.host_page.encode(), headers)
         page = self._pages.get(request.path)
         if page is None:

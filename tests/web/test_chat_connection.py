@@ -6,6 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.web.conftest import Chat
+from tests.web.reading import focused
 from tests.web.scripted_server import ScriptedServer
 
 
@@ -109,7 +110,7 @@ async def test_an_answer_that_shows_no_life_after_the_network_was_away_is_given_
     if survives:
         await answer.write(", two")
         await expect(page.locator(".answer")).to_have_text("One, two")
-    await page.clock.run_for(6000)
+    await page.clock.run_for(31_000)
     if survives:
         await expect(page.locator(".state")).to_have_text("The model’s turn")
         await expect(page.locator(".end-text")).to_be_hidden()
@@ -152,3 +153,27 @@ async def test_a_server_with_a_key_asks_for_it_and_keeps_it_for_the_tab(page: Pa
     await page.reload()
     await server.socket()
     await expect(page.locator(".state")).to_have_text("Your turn")
+
+
+async def test_frames_that_say_nothing_of_the_wire_change_nothing(chat: Chat) -> None:
+    await chat.ask("Say hello.")
+    answer = await chat.socket.asked()
+    await answer.begin("Hel")
+    for frame in ("{not json", "null", "7", '{"type": "error"}', '{"type": "response.unheard_of"}', b"\x00"):
+        await chat.socket.connection.send(frame)
+    await answer.write("lo.")
+    await answer.complete()
+    await expect(chat.page.locator(".answer")).to_have_text("Hello.")
+    await expect(chat.page.locator(".state")).to_have_text("Your turn")
+
+
+async def test_the_focus_that_was_on_try_now_is_not_lost_when_the_connection_comes_back(
+    page: Page, server: ScriptedServer
+) -> None:
+    server.up = False
+    await page.goto(server.origin)
+    await page.get_by_role("button", name="Try now").focus()
+    server.up = True
+    await server.socket()
+    await expect(page.locator(".notice")).to_be_hidden()
+    assert await focused(page) == "message"

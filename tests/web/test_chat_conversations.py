@@ -64,7 +64,7 @@ async def test_a_new_conversation_starts_from_nothing_while_the_old_one_goes_on_
     conversations = page.get_by_role("button", name="Conversations: 2, 1 with something new")
     await conversations.click()
     listed = page.get_by_role("group", name="Conversations").locator("li")
-    await expect(listed).to_have_text(["Say hello.Writing…", "Count.Answered"])
+    await expect(listed).to_have_text(["Say hello.Writing…", "Count.Ended"])
     await listed.locator(".talk").last.click()
     await expect(page.locator(".answer")).to_have_text("One, two, three")
     await expect(page.get_by_role("button", name="Conversations: 2", exact=True)).to_be_visible()

@@ -35,16 +35,24 @@ async def test_stop_before_the_answer_has_an_id_cancels_its_lane(chat: Chat) -> 
     await expect(chat.page.locator(".end-text")).to_have_text("Stopped by you.")
 
 
-async def test_stop_pressed_twice_does_without_a_server_that_no_longer_answers(chat: Chat) -> None:
+async def test_stop_pressed_again_later_does_without_a_server_that_no_longer_answers(
+    page: Page, server: ScriptedServer
+) -> None:
+    await page.clock.install()
+    await page.goto(server.origin)
+    chat = Chat(page, server, await server.socket())
     await chat.ask("Count to a thousand.")
     await (await chat.socket.asked()).begin("One")
-    await expect(chat.page.locator(".answer")).to_have_text("One")
-    await chat.page.keyboard.press("Escape")
-    await chat.page.keyboard.press("Escape")
-    await expect(chat.page.locator(".end-text")).to_have_text("Stopped by you.")
+    await expect(page.locator(".answer")).to_have_text("One")
+    await page.get_by_role("button", name="Stop").dblclick()  # is one press too many, and no more
+    await expect(page.locator(".progress")).to_have_text("Stopping…")
+    assert (await chat.socket.receive())["type"] == "response.cancel"
+    await page.clock.run_for(2500)
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".end-text")).to_have_text("Stopped by you.")
     assert await chat.socket.close_code() == 1000
-    await chat.server.socket()
-    await expect(chat.page.locator(".state")).to_have_text("Your turn")
+    await server.socket()
+    await expect(page.locator(".state")).to_have_text("Your turn")
 
 
 async def test_a_stopped_answer_can_be_continued_from(chat: Chat) -> None:
@@ -94,6 +102,10 @@ async def test_an_answer_cut_off_by_the_output_limit_says_so_and_can_be_continue
     assert second.create["previous_response_id"] == first.response_id
     assert second.create["input"] == "Continue from where you stopped."
     await expect(chat.page.get_by_role("button", name="Continue")).to_have_count(0)
+    await second.begin("time")
+    await expect(chat.page.locator(".answer")).to_have_text(["Once upon a", "time"])
+    await expect(chat.page.locator(".question:visible")).to_have_count(1)  # nobody typed another
+    await expect(chat.page.locator(".aside:visible")).to_have_text("Continued")
 
 
 async def test_a_failure_keeps_the_text_says_how_much_and_can_be_tried_again(chat: Chat) -> None:
@@ -216,6 +228,21 @@ async def test_a_message_that_is_too_long_for_the_socket_is_not_offered_again_as
     await chat.socket.connection.close(1009)
     await expect(chat.page.locator(".end-text")).to_have_text("The message is larger than this server accepts.")
     await expect(offered(chat.page)).to_have_text(["Edit message"])
+
+
+async def test_a_message_that_is_too_large_takes_the_blame_from_what_was_accepted(chat: Chat) -> None:
+    page = chat.page
+    await chat.ask("Count.")
+    await (await chat.socket.asked()).begin("One")
+    await expect(page.locator(".answer")).to_have_text("One")
+    await page.get_by_role("button", name="New conversation").click()
+    await chat.ask("far too long")
+    await chat.socket.asked()
+    await chat.socket.connection.close(1009)
+    await expect(page.locator(".end-text")).to_have_text("The message is larger than this server accepts.")
+    await page.get_by_role("button", name="Conversations").click()
+    await page.locator(".talk").last.click()
+    await expect(page.locator(".end-text")).to_contain_text("the connection was lost after 3 characters")
 
 
 async def test_a_message_with_no_room_behind_the_conversation_can_be_taken_to_a_new_one(chat: Chat) -> None:

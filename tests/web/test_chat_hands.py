@@ -129,7 +129,7 @@ async def test_a_listener_hears_what_is_going_on_and_the_answer_in_sentences(cha
     answer = await chat.socket.asked()
     await answer.created("queued")
     await answer.queued(2, 4200.0)
-    await expect(status).to_have_text("2nd in line, about 4 s")
+    await expect(status).to_have_text("2nd in line")
     await answer.in_progress()
     await answer.write("Hel")
     await expect(status).to_have_text("Writing…")
@@ -140,6 +140,13 @@ async def test_a_listener_hears_what_is_going_on_and_the_answer_in_sentences(cha
     await answer.complete()
     await expect(log).to_have_text(["Hello, you.", "How are you?"])
     await expect(status).to_have_text("Answer finished.")
+    await chat.ask("And in code?")
+    answer = await chat.socket.asked()
+    await answer.begin("Use _this_:\n```python\nsnake_case = a | b  # c\n```\nDone.")
+    await answer.complete()
+    await expect(log.last).to_have_text("Use this: Code: snake_case = a | b # c Done.")
+    await chat.page.get_by_role("button", name="New conversation").click()
+    await expect(log).to_have_count(0)
 
 
 async def test_a_phone_never_has_to_scroll_sideways(phone: Page, server: ScriptedServer) -> None:
@@ -226,3 +233,26 @@ async def test_nothing_moves_for_whoever_asked_for_that(page: Page, server: Scri
     await expect(page.locator(".progress .ring-turn")).to_be_visible()
     moving = """() => document.getAnimations().length"""
     assert await page.evaluate(moving) == 0
+
+
+@pytest.mark.parametrize("size", [(320, 568), (740, 360)], ids=["narrow", "low"])
+async def test_an_empty_page_shows_its_beginning(page: Page, server: ScriptedServer, size: tuple[int, int]) -> None:
+    await page.set_viewport_size({"width": size[0], "height": size[1]})
+    await page.goto(server.origin)
+    await server.socket()
+    await expect(page.locator(".state")).to_have_text("Your turn")
+    await expect(page.locator(".empty .empty-title")).to_be_in_viewport(ratio=1)
+    assert await page.locator(".scroll").evaluate("box => box.scrollTop") == 0
+
+
+async def test_a_very_long_question_leaves_room_for_what_became_of_it(chat: Chat) -> None:
+    await chat.ask("word " * 5000)
+    await (await chat.socket.asked()).refuse("context_length_exceeded", "The prompt is 9,120 tokens.")
+    await expect(chat.page.locator(".end-text")).to_be_in_viewport()
+    await expect(chat.page.locator(".question")).to_be_in_viewport()
+    question = chat.page.locator(".question-text")
+    await question.focus()
+    await chat.page.keyboard.press("End")
+    await chat.page.wait_for_function(
+        "() => document.querySelector('rota-chat').shadowRoot.querySelector('.question-text').scrollTop > 0"
+    )

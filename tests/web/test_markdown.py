@@ -25,8 +25,8 @@ TEXT_AND_WHAT_IT_BECOMES = {
     "*a `b* c`": "<p>*a <code>b* c</code></p>",
     "****a**** and ********": "<p>****a**** and ********</p>",
     # --- links ---
-    "[a *b*](https://c.example/d_(e)?f=1&g 'h') [i](<http://j.example>)": (
-        '<p><a href="https://c.example/d_(e)?f=1&amp;g">a <em>b</em></a> <a href="http://j.example/">i</a></p>'
+    "[a *b*](https://c.example/d_(e)?f=1&g 'h')": (
+        '<p><a href="https://c.example/d_(e)?f=1&amp;g">a <em>b</em></a></p>'
     ),
     "See https://a.example/b_c_d?e=f. (http://g.example) <https://h.example> xhttps://i.example": (
         '<p>See <a href="https://a.example/b_c_d?e=f">https://a.example/b_c_d?e=f</a>. ('
@@ -37,7 +37,7 @@ TEXT_AND_WHAT_IT_BECOMES = {
         '<p>请看https://a.example/b。<strong><a href="https://c.example/">https://c.example</a></strong></p>'
     ),
     "[https://a.example](https://b.example) [](https://c.example)": (
-        '<p><a href="https://b.example/">https://a.example</a> <a href="https://c.example/">https://c.example/</a></p>'
+        '<p><a href="https://b.example/">https://a.example (b.example)</a> <a href="https://c.example/">https://c.example/</a></p>'
     ),
     "![a picture](https://a.example/b.png)": '<p><a href="https://a.example/b.png">a picture</a></p>',
     "[a](javascript:alert(1)) [b](/c) [d][e] [f] [g](https://user@h.example)": (
@@ -259,17 +259,10 @@ async def test_the_text_is_kept_as_it_came_and_clear_forgets_it(markdown: Page) 
 # --- buttons, keyboard, directions, looks -----------------------------------------------------------------------------
 
 
-async def test_the_copy_button_gives_the_code_and_says_so(markdown: Page) -> None:
+async def test_the_copy_button_gives_the_code_and_where_to_say_so(markdown: Page) -> None:
     await markdown.evaluate("window.shown = write(make(), ['```py\\na = 1\\n  b\\n```\\n'])")
-    button = markdown.get_by_role("button", name="Copy")
-    await button.click()
-    await expect(markdown.get_by_role("button", name="Copied")).to_be_visible()
-    await expect(button).to_have_text("Copy")
-    await markdown.evaluate("window.copies = false")
-    await button.click()
-    await expect(markdown.get_by_role("button", name="Selected")).to_be_visible()
-    assert await markdown.evaluate("shown.copied") == ["a = 1\n  b", "a = 1\n  b"]
-    assert await markdown.evaluate("shown.said") == ["Copied.", "The code could not be copied, but it is selected."]
+    await markdown.get_by_role("button", name="Copy").click()
+    assert await markdown.evaluate("shown.copied") == [["a = 1\n  b", "code", "Copy"]]
 
 
 async def test_what_is_too_wide_scrolls_by_itself_and_can_be_reached_by_keyboard(markdown: Page) -> None:

@@ -1,8 +1,18 @@
 // Puts text on the clipboard. Knows nothing of turns.
 
+const SHOWN_MS = 2000;
+
+/** Copies `text`, and says so: on `label` for a while, and by `say` to a listener. `element` holds the text, `what` it is. */
+export async function copyAndSay(text, element, label, what, say) {
+  const copied = await copy(text, element);
+  label.textContent = copied ? "Copied" : "Selected";
+  say(copied ? "Copied." : `The ${what} could not be copied, but it is selected.`);
+  setTimeout(() => (label.textContent = "Copy"), SHOWN_MS);
+}
+
 /** True once it is there. A page from plain http on another machine has no `navigator.clipboard`; the older way works there,
  *  by copying what is selected: `element`, which holds `text`. Where even that is not allowed, it stays selected. */
-export async function copy(text, element) {
+async function copy(text, element) {
   try {
     await navigator.clipboard.writeText(text);
     return true;

@@ -84,9 +84,9 @@ export class Composer {
     this.fit();
   }
 
-  /** On a touch screen focus would bring the keyboard up, over the answer. */
-  focus() {
-    if (hasKeyboard()) this.#parts.message.focus();
+  /** On a touch screen focus would bring the keyboard up, over the answer. The page around stays where it is. */
+  focus({ touch = false } = {}) {
+    if (touch || hasKeyboard()) this.#parts.message.focus({ preventScroll: true });
   }
 
   /** As high as what is written in it, as far as the style lets it. */

@@ -15,7 +15,7 @@ export const LEFT = "left";
  *
  *  `ending.reason` is the wire's finish reason, or `lost` (the socket went first), or `refused`. `follows` says whether
  *  there was a conversation before it. */
-export function newTurn(question, { follows = false, again = false } = {}) {
+export function newTurn(question, { follows = false, again = false, goesOn = false } = {}) {
   return {
     question,
     follows,
@@ -31,6 +31,7 @@ export function newTurn(question, { follows = false, again = false } = {}) {
     held: false, // the server keeps this turn: it can be continued from by id
     superseded: false, // asked again, so no part of the conversation any more
     again, // asks the question above it once more
+    goesOn, // asks for more of the answer above it
   };
 }
 
@@ -84,7 +85,7 @@ function end(turn, response) {
   turn.usage = response.usage ?? null;
   turn.timing = response.rota ?? null;
   turn.ending = {
-    reason: response.rota?.finish_reason ?? reasonWithoutRota(response),
+    reason: response.rota?.finish_reason ?? response.status,
     message: response.error?.message ?? null,
     code: response.rota?.error_code ?? response.error?.code ?? null,
     retryAfterMs: null,
@@ -92,13 +93,6 @@ function end(turn, response) {
   };
   // A turn cancelled before its first word left nothing worth continuing from; its parent serves better.
   turn.held = response.status === "completed" || (response.status !== "failed" && turn.text !== "");
-}
-
-function reasonWithoutRota(response) {
-  if (response.status === "completed") return "stop";
-  if (response.status === "cancelled") return "cancelled";
-  if (response.status === "failed") return "failed";
-  return response.incomplete_details?.reason === "max_output_tokens" ? "length" : "deadline";
 }
 
 /** The socket was lost before the terminal event came. `code`: its close code, or `LEFT`. */
@@ -147,7 +141,7 @@ function message(role, content) {
   return { type: "message", role, content };
 }
 
-const KEPT = ["question", "follows", "phase", "text", "responseId", "ending", "usage", "timing", "held", "superseded", "again"];
+const KEPT = ["question", "follows", "phase", "text", "responseId", "ending", "usage", "timing", "held", "superseded", "again", "goesOn"];
 
 /** What of `turn` outlives the page: plain data. One that still runs is kept as what it will be once the page has gone. */
 export function toKeep(turn) {

@@ -6,7 +6,10 @@ const SVG = "http://www.w3.org/2000/svg";
 
 /** An element with `attributes` (true: present and empty; false, null: absent) and `children` (nodes or strings). */
 export function make(tag, attributes = {}, ...children) {
-  return fill(document.createElement(tag), attributes, children);
+  const element = fill(document.createElement(tag), attributes, children);
+  // Else it would send the form it may stand in.
+  if (tag === "button") element.type = attributes.type ?? "button";
+  return element;
 }
 
 function fill(element, attributes, children) {
@@ -42,5 +45,5 @@ export const ICONS = {
   list: ["M4 5h12M4 10h12M4 15h8"],
   cross: ["M5 5l10 10M15 5 5 15"],
   pencil: ["M12.5 4.5l3 3L7 16l-3.6.6L4 13z"],
-  copy: ["M7 9a2 2 0 0 1 2-2h5.5a2 2 0 0 1 2 2v5.5a2 2 0 0 1-2 2H9a2 2 0 0 1-2-2z", "M4.5 13h-.2a.8.8 0 0 1-.8-.8V4.3a.8.8 0 0 1 .8-.8h7.9a.8.8 0 0 1 .8.8v.2"],
+  copy: ["M7 7h9v9H7z", "M4 13V4h9"],
 };

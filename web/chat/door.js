@@ -2,8 +2,15 @@
 // Knows the socket's states from outside; opens nothing itself.
 
 import { keyCanBeSent } from "./socket.js";
-import { storeKey } from "./storage.js";
 import { untilThen } from "./words.js";
+
+const WORDS = {
+  connecting: ["connecting", "Connecting"],
+  open: ["ready", "Your turn"],
+  resting: ["resting", "Your turn"],
+  offline: ["offline", "Offline"],
+  closed: ["offline", "Closed"],
+};
 
 export class Door {
   #parts;
@@ -11,8 +18,9 @@ export class Door {
   #state = { name: "connecting" };
   #countdown = null;
   #away = false; // the device has no network
+  refusal = "The server did not accept this page’s key, so nothing can be asked here.";
 
-  /** `act`: {tryNow(), useKey(key), say(sentence)}. */
+  /** `act`: {tryNow(), useKey(key), say(sentence), focus()}. */
   constructor(parts, act) {
     this.#parts = parts;
     this.#act = act;
@@ -33,14 +41,14 @@ export class Door {
 
   /** The socket's new state. `ownKey`: the page has a key of its own, so its reader cannot be asked for one. */
   enter(state, { ownKey, idle }) {
-    const { notice, keyForm, keyProblem, key } = this.#parts;
+    const { notice, keyForm, keyProblem } = this.#parts;
     const before = this.#state;
     this.#state = state;
     clearInterval(this.#countdown);
     keyForm.hidden = state.name !== "locked" || ownKey;
     switch (state.name) {
       case "open":
-        notice.hidden = true;
+        this.#hideNotice();
         if (before.name !== "open" && idle) this.#act.say("Connected. Your turn.");
         break;
       case "offline":
@@ -49,17 +57,16 @@ export class Door {
         this.#act.say(`${state.sentence} Trying again by itself.`);
         break;
       case "locked":
-        notice.hidden = true;
+        this.#hideNotice();
         if (ownKey) {
-          this.#refusedKey();
+          this.note(this.refusal);
+          this.#act.say(this.refusal);
           break;
         }
         keyProblem.textContent = state.rejected ? "The server did not accept that key." : "";
-        if (state.rejected) storeKey(null);
-        key.focus();
         break;
       case "connecting":
-        if (!notice.hidden) this.note("Trying to connect…");
+        if (!notice.hidden) this.note("Trying to connect…", { canTryNow: true });
         break;
     }
   }
@@ -88,41 +95,28 @@ export class Door {
     if (current !== null && this.#state.name === "open") {
       return current.phase === "queued" ? ["queued", "In line"] : ["answering", "The model’s turn"];
     }
-    switch (this.#state.name) {
-      case "open":
-        return ["ready", "Your turn"];
-      case "resting":
-        return ["resting", "Your turn"];
-      case "offline":
-        return ["offline", "Offline"];
-      case "locked":
-        return ["locked", "Key needed"];
-      case "closed":
-        return ["offline", "Closed"];
-      default:
-        return ["connecting", "Connecting"];
-    }
+    return WORDS[this.#state.name] ?? ["locked", this.#parts.keyForm.hidden ? "Not let in" : "Key needed"];
+  }
+
+  /** What had the focus in it gives it to the message box, rather than to nothing. */
+  #hideNotice() {
+    const { notice } = this.#parts;
+    if (notice.matches(":focus-within")) this.#act.focus();
+    notice.hidden = true;
   }
 
   #showRetry({ sentence, retryAt }) {
     this.note(`${sentence} Trying again in ${untilThen(retryAt - Date.now())}.`, { canTryNow: true });
   }
 
-  #refusedKey() {
-    const sentence = "The server did not accept this page’s key, so nothing can be asked here.";
-    this.note(sentence);
-    this.#act.say(sentence);
-  }
-
   #submitKey() {
     const { key, keyProblem } = this.#parts;
     const given = key.value.trim();
     if (!keyCanBeSent(given)) {
-      keyProblem.textContent = "A key is made of letters, digits and a few signs such as - _ . and has no spaces.";
+      keyProblem.textContent = "A key is made of letters, digits and signs such as - _ . and has no spaces.";
       return;
     }
     key.value = "";
-    storeKey(given);
     this.#act.useKey(given);
   }
 }

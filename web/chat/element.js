@@ -11,9 +11,9 @@ import { Following } from "./following.js";
 import { build } from "./panel.js";
 import { ResponsesSocket, addresses, keyCanBeSent } from "./socket.js";
 import { Speech } from "./speech.js";
-import { Keeper, storedKey } from "./storage.js";
+import { Keeper, storeKey, storedKey } from "./storage.js";
 import { sheets } from "./style.js";
-import { GO_ON, Talk } from "./talk.js";
+import { Talk } from "./talk.js";
 import { TalkView } from "./talk_view.js";
 import { TalksList } from "./talks_list.js";
 import { ending, kept, progress } from "./words.js";
@@ -22,7 +22,7 @@ const MOST_TALKS = 20;
 const FORGOTTEN = "The server had forgotten this conversation, so it was sent again in full.";
 
 export class RotaChat extends HTMLElement {
-  static home = null; // the socket of the server that sent this script: where it goes without a `src`
+  static home = null; // the socket of the server that sent this script: where it goes without a src
   static observedAttributes = ["src", "key", "suggestions", "heading", "greeting"];
 
   #parts;
@@ -33,11 +33,12 @@ export class RotaChat extends HTMLElement {
   #speech;
   #following;
   #keeper = null;
+  #origin = "";
   #model = null;
   #talks = []; // oldest first
   #talk = null; // the one in sight
   #views = new Map(); // talk -> TalkView
-  #waiting = new WeakMap(); // turn -> what resolves the promise of `ask`
+  #waiting = new WeakMap(); // turn -> what resolves the promise of who asked
   #progressSaid = ""; // so that each step is said once, and not over something said since
   #frame = null;
   #elsewhere = null; // ends the listening to window and document
@@ -50,10 +51,15 @@ export class RotaChat extends HTMLElement {
     const parts = this.#parts;
     this.#speech = new Speech(parts.status, parts.speech);
     const say = (sentence) => this.#speech.say(sentence);
-    this.#door = new Door(parts, { say, tryNow: () => this.#tryNow(), useKey: (key) => this.#useKey(key) });
+    this.#door = new Door(parts, {
+      say,
+      tryNow: () => this.#tryNow(),
+      useKey: (key) => this.#useKey(key),
+      focus: () => this.#composer.focus(),
+    });
     this.#composer = new Composer(parts, {
       submit: (text, editing) => this.#submit(text, editing),
-      stop: () => this.stop(),
+      stop: () => this.#stop(),
       typing: () => this.#door.state.name === "resting" && this.#socket.wake(),
       editLast: () => this.#editLast(),
     });
@@ -62,7 +68,12 @@ export class RotaChat extends HTMLElement {
       choose: (talk) => this.#goTo(talk),
       remove: (talk) => this.#remove(talk),
     });
-    this.#following = new Following(parts.scroll, parts.latest, () => this.#composer.focus());
+    this.#following = new Following(
+      parts.scroll,
+      parts.latest,
+      () => this.#talk !== null && this.#talk.turns.length > 0 && !this.#door.locked,
+      () => this.#composer.focus(),
+    );
     parts.new.addEventListener("click", () => this.#startAnew());
     parts.skip.addEventListener("click", () => parts.message.focus());
     parts.suggestions.addEventListener("click", (event) => {
@@ -75,40 +86,44 @@ export class RotaChat extends HTMLElement {
   // --- for the page around it ---------------------------------------------------------------------------------------
 
   /** Asks in the conversation that is in sight. Resolves when the answer has ended, to what `rota-finish` or `rota-error`
-   *  tells. Throws an InvalidStateError while an answer is being written there. */
-  ask(question) {
+   *  tells. Rejects with a DOMException: InvalidStateError while an answer is being written there, SyntaxError for a
+   *  question without a word. */
+  async ask(question) {
     const text = String(question).trim();
     if (text === "") throw new DOMException("There is nothing to ask.", "SyntaxError");
     if (this.#socket === null) throw new DOMException("This <rota-chat> is not in a page.", "InvalidStateError");
     if (this.#talk.current !== null) {
-      throw new DOMException("An answer is being written: stop() it, or wait for its end.", "InvalidStateError");
+      throw new DOMException("An answer is being written.", "InvalidStateError");
     }
-    const turn = this.#ask(() => this.#talk.ask(text));
-    return new Promise((resolve) => this.#waiting.set(turn, resolve));
+    return new Promise((resolve) => {
+      this.#ask(this.#talk, () => {
+        const turn = this.#talk.ask(text);
+        this.#waiting.set(turn, resolve);
+        return turn;
+      });
+    });
   }
 
   /** Stops the answer that is being written in the conversation in sight, if one is. What has come stays. */
   stop() {
-    if (this.#talk?.current == null) return;
-    this.#talk.stop();
-    this.#composer.focus();
+    this.#talk?.stop();
   }
 
   /** Forgets every conversation, here and in the tab's storage, and whatever is being written. */
   reset() {
-    for (const talk of this.#talks) talk.end();
+    for (const talk of [...this.#talks]) talk.end();
     this.#talks = [];
     this.#views.clear();
     this.#keeper?.forget();
     if (this.#socket !== null) this.#show(this.#begin());
   }
 
-  focus() {
-    this.#parts.message.focus();
+  focus(options) {
+    (this.#door.locked ? this.#parts.key : this.#parts.message).focus(options);
   }
 
   connectedCallback() {
-    if (this.#socket !== null) return; // moved within the page
+    if (this.#elsewhere !== null) return; // moved within the page
     this.#drawAttributes();
     this.#elsewhere = new AbortController();
     const listen = (target, type, act) => target.addEventListener(type, act, { signal: this.#elsewhere.signal });
@@ -119,22 +134,24 @@ export class RotaChat extends HTMLElement {
     listen(window, "pagehide", () => this.#leave());
     listen(window, "pageshow", (event) => event.persisted && this.#socket?.open());
     this.#start();
-    if (this.hasAttribute("autofocus")) this.focus();
+    if (this.hasAttribute("autofocus")) this.#composer.focus({ touch: true });
   }
 
   disconnectedCallback() {
     queueMicrotask(() => {
       if (this.isConnected) return;
       this.#elsewhere?.abort();
+      this.#elsewhere = null;
       this.#leave();
       this.#socket = null;
     });
   }
 
   attributeChangedCallback(name, before, now) {
-    if (!this.isConnected || before === now || this.#socket === null) return;
+    if (this.#elsewhere === null || before === now) return;
     if (name === "src" || name === "key") {
       this.#leave();
+      this.#socket = null;
       this.#start();
     } else this.#drawAttributes();
   }
@@ -146,18 +163,19 @@ export class RotaChat extends HTMLElement {
     try {
       address = addresses(this.getAttribute("src") ?? RotaChat.home, document.baseURI);
     } catch {
-      this.#door.note(`This chat cannot connect: src is '${this.getAttribute("src")}', which is no address of a WebSocket.`);
+      this.#door.note(`This chat cannot connect: '${this.getAttribute("src")}' is no address of a WebSocket.`);
       return;
     }
     const key = this.getAttribute("key");
     if (key && !keyCanBeSent(key)) {
-      this.#door.note("This chat cannot connect: its key has characters that no key has.");
+      this.#door.note("This chat cannot connect: its key cannot be one.");
       return;
     }
+    this.#origin = address.models.origin;
     this.#keeper = new Keeper(`${address.socket}${this.id ? `#${this.id}` : ""}`);
     this.#socket = new ResponsesSocket({
       address,
-      key: key || storedKey(),
+      key: key || storedKey(this.#origin),
       onState: (state) => this.#connectionChanged(state),
       onNotice: ({ message }) => {
         // About the socket as a whole, such as its age; the answer that runs, if one does, goes on.
@@ -177,8 +195,9 @@ export class RotaChat extends HTMLElement {
   }
 
   #leave() {
+    if (this.#socket === null) return;
     this.#save(); // while what runs is still known to run
-    this.#socket?.close(LEFT);
+    this.#socket.close(LEFT);
   }
 
   #save() {
@@ -243,6 +262,7 @@ export class RotaChat extends HTMLElement {
     if (talk === this.#talk) this.#show(this.#talks.at(-1) ?? this.#begin());
     this.#save();
     this.#refresh();
+    this.#speech.say("Conversation deleted.", { anew: true });
   }
 
   #drop(talk) {
@@ -260,15 +280,20 @@ export class RotaChat extends HTMLElement {
     return view;
   }
 
-  /** What the buttons under the turns of `talk` do. */
+  /** What the buttons under the turns of `talk` do. They are pressed where that talk is in sight. */
   #actions(talk) {
+    const ask = (begin) => {
+      this.#ask(talk, begin);
+      this.#composer.focus();
+    };
     return {
-      again: (turn) => this.#ask(() => talk.again(turn)),
-      goOn: () => this.#ask(() => talk.ask(GO_ON)),
+      again: (turn) => ask(() => talk.again(turn)),
+      goOn: () => ask(() => talk.goOn()),
       edit: (turn) => talk.current === null && this.#composer.edit(turn),
       takeBack: (turn) => {
         turn.superseded = true;
         this.#view(talk).settle(turn);
+        this.#save();
         this.#composer.putInFront(turn.question);
       },
       takeAlong: (turn) => {
@@ -286,6 +311,7 @@ export class RotaChat extends HTMLElement {
   /** False: it cannot be sent now. `editing`: the turn in whose place it is asked. */
   #submit(text, editing) {
     const talk = this.#talk;
+    if (this.#socket === null) return false;
     if (talk.current !== null) {
       this.#keepMessage();
       return false;
@@ -294,26 +320,29 @@ export class RotaChat extends HTMLElement {
       talk.rewind(editing);
       this.#view(talk).prune();
     }
-    this.#ask(() => talk.ask(text));
+    this.#ask(talk, () => talk.ask(text));
+    this.#composer.focus();
     return true;
   }
 
-  #ask(begin) {
+  #ask(talk, begin) {
     this.#progressSaid = "";
-    this.#composer.leaveEditing();
     const turn = begin();
-    this.#view(this.#talk).changed(turn);
+    this.#view(talk).changed(turn);
     this.#following.follow();
     this.#drawSoon();
     this.#refresh();
     this.#save();
+    this.#dispatch("rota-start", { question: turn.question, conversation: talk.id });
+  }
+
+  #stop() {
+    this.stop();
     this.#composer.focus();
-    this.#dispatch("rota-start", { question: turn.question });
-    return turn;
   }
 
   #editLast() {
-    const last = this.#talk.turns.at(-1);
+    const last = this.#talk?.turns.at(-1);
     if (last === undefined || this.#talk.current !== null) return false;
     this.#composer.edit(last);
     return true;
@@ -331,7 +360,7 @@ export class RotaChat extends HTMLElement {
   #escape(event) {
     if (event.key !== "Escape" || event.isComposing || event.repeat) return;
     if (this.#list.open) this.#list.close({ focus: true });
-    else if (this.#talk.current !== null) this.stop();
+    else if (this.#talk?.current) this.#stop();
     else if (!this.#composer.leaveEditing()) return;
     event.preventDefault();
   }
@@ -358,7 +387,8 @@ export class RotaChat extends HTMLElement {
   }
 
   #sayProgress(turn) {
-    const step = turn.phase === "prefilling" ? "Reading your question…" : progress(turn);
+    // What changes all the time is for the eye.
+    const step = progress({ ...turn, read: null, place: turn.place && { ...turn.place, waitMs: null } });
     if (step !== this.#progressSaid) {
       this.#speech.say(step);
       this.#refresh();
@@ -370,7 +400,7 @@ export class RotaChat extends HTMLElement {
     talk.unread = !shown;
     if (shown) {
       const waiting = this.#composer.noted && "Your message can be sent now.";
-      this.#speech.end([`Answer ${turn.phase}.`, ending(turn), waiting].filter(Boolean).join(" "));
+      this.#speech.end([ending(turn) ?? "Answer finished.", waiting].filter(Boolean).join(" "));
       if (this.shadowRoot.activeElement === this.#parts.stop) this.#composer.focus();
     }
     this.#save();
@@ -380,8 +410,7 @@ export class RotaChat extends HTMLElement {
   }
 
   #dispatch(type, detail) {
-    const conversation = this.#talk.id;
-    this.dispatchEvent(new CustomEvent(type, { detail: { conversation, ...detail }, bubbles: true, composed: true }));
+    this.dispatchEvent(new CustomEvent(type, { detail, bubbles: true, composed: true }));
   }
 
   // --- the connection -----------------------------------------------------------------------------------------------
@@ -392,7 +421,14 @@ export class RotaChat extends HTMLElement {
       this.#parts.model.textContent = this.#model ?? "";
       this.#parts.model.hidden = this.#model === null;
     }
-    this.#door.enter(state, { ownKey: Boolean(this.getAttribute("key")), idle: this.#talk?.current == null });
+    const ownKey = Boolean(this.getAttribute("key"));
+    this.#door.enter(state, { ownKey, idle: this.#talk?.current == null });
+    if (state.name === "locked") {
+      if (state.rejected && !ownKey) storeKey(this.#origin, null);
+      // Nobody can be asked for another, so what is asked is refused rather than kept for a connection that never comes.
+      if (ownKey) this.#socket.refuse({ type: "authentication_error", code: "authentication_failed", message: this.#door.refusal });
+      else if (this.matches(":focus-within") || this.hasAttribute("autofocus")) this.focus({ preventScroll: true });
+    }
     if (this.#talk !== null) this.#refresh();
   }
 
@@ -409,6 +445,7 @@ export class RotaChat extends HTMLElement {
   }
 
   #useKey(key) {
+    storeKey(this.#origin, key);
     this.#socket.open(key);
     this.#composer.focus();
   }
@@ -428,7 +465,7 @@ export class RotaChat extends HTMLElement {
   #refresh() {
     const { empty, keyForm, new: anew, state, stateText, turns } = this.#parts;
     const { current } = this.#talk;
-    empty.hidden = this.#talk.turns.length > 0 || !keyForm.hidden;
+    empty.hidden = this.#talk.turns.length > 0 || this.#door.locked;
     turns.hidden = !keyForm.hidden;
     anew.hidden = this.#talk.turns.length === 0;
     turns.toggleAttribute("data-running", current !== null);
@@ -450,7 +487,7 @@ export class RotaChat extends HTMLElement {
     heading.textContent = this.getAttribute("heading") ?? "Ask";
     greeting.textContent = this.getAttribute("greeting") ?? "It’s your turn.";
     const words = (this.getAttribute("suggestions") ?? "").split("|").map((text) => text.trim()).filter(Boolean);
-    suggestions.replaceChildren(...words.map((text) => make("li", {}, make("button", { type: "button", dir: "auto" }, text))));
+    suggestions.replaceChildren(...words.map((text) => make("li", {}, make("button", { dir: "auto" }, text))));
     suggestions.hidden = words.length === 0;
     empty.toggleAttribute("data-bare", words.length === 0);
   }

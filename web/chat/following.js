@@ -5,13 +5,16 @@ const NEAR_THE_END_PX = 40;
 export class Following {
   #box;
   #button;
+  #begun;
   #following = true;
   #lastTop = 0;
   #wanted = false;
 
-  /** `pressed()`: the reader has gone back to the end by the button. */
-  constructor(box, button, pressed) {
+  /** `begun()`: whether there is anything to follow; if not, the beginning is in sight. `pressed()`: the reader has gone
+   *  back to the end by the button. */
+  constructor(box, button, begun, pressed) {
     this.#box = box;
+    this.#begun = begun;
     this.#button = button;
     box.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     button.addEventListener("click", () => {
@@ -33,7 +36,8 @@ export class Following {
     this.#wanted = true;
     requestAnimationFrame(() => {
       this.#wanted = false;
-      if (this.#following) this.#box.scrollTop = this.#box.scrollHeight;
+      if (!this.#begun()) this.#box.scrollTop = 0;
+      else if (this.#following) this.#box.scrollTop = this.#box.scrollHeight;
       this.#show();
     });
   }
@@ -47,7 +51,7 @@ export class Following {
   }
 
   #show() {
-    this.#button.hidden = this.#following || this.#distance() < NEAR_THE_END_PX;
+    this.#button.hidden = this.#following || !this.#begun() || this.#distance() < NEAR_THE_END_PX;
   }
 
   #distance() {

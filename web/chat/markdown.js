@@ -27,10 +27,9 @@ export class Markdown {
   #ended;
   #isDrawn;
 
-  /** `copy(text, element)` is what the copy button of a code block does; it promises true if it did. `say(sentence)` is told
-   *  to a listener. */
-  constructor({ copy, say }) {
-    this.#tools = { copy, say, watch: (region, content, name) => this.#watch(region, content, name) };
+  /** `copy(text, element, button)` is what the copy button of a code block does; `element` holds the text. */
+  constructor({ copy }) {
+    this.#tools = { copy, watch: (region, content, name) => this.#watch(region, content, name) };
     this.clear();
   }
 

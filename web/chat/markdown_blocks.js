@@ -29,10 +29,10 @@ const IN_DOUBT = /^(?:[-*+]|\d{1,9}[.)]?|#{1,6}|`{1,2}|~{1,2})$/;
 
 export class Blocks {
   #root;
-  #part; // the last of the root's
+  #part; // the last in the root
   #tools;
   #outline = 0; // the level of the last heading
-  #containers = []; // open ones, outermost first: {mark: ">", element}, or {mark: "-" | "." | ")", element, list, number, need}
+  #containers = []; // open ones, outermost first: {mark, element} and of a list {list, number, need}
   #leaf = null;
   #sketch = null; // stands for a line in doubt
 

@@ -17,20 +17,16 @@ const CUT = 8000;
 const CUT_LATEST = 500; // so much later even where there is no space, and twice that whatever is open
 
 const SPECIAL = /\\|`+|\*+|_+|~+|!?\[|\]|<|\n|https?:\/\//gi;
-const HELD_BACK = /(?:!|h(?:t(?:t(?:p(?:s?(?::\/?)?)?)?)?)?|[\ud800-\udbff])$/i; // may be the start of something
+const HELD_BACK = /(?:!|h\w{0,4}:?\/{0,2}|[\ud800-\udbff])$/i; // may be the start of something
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
 const SPACE = /\s/;
 const WORD = /[\p{L}\p{N}]/u;
 const LOW_HALF = /[\udc00-\udfff]/;
 const BARE = /https?:\/\/[\w\-.~:/?#@!$&'()*+,;=%]{0,2000}/iy;
 const BRACKETED = /<(https?:\/\/[\w\-.~:/?#@!$&'()*+,;=%[\]]*)>/iy;
-const BRACKETED_SO_FAR = /<h?t?t?p?s?:?\/?\/?[\w\-.~:/?#@!$&'()*+,;=%[\]]*$/iy;
-const TARGET =
-  /\((?:<([^<>\s]{1,2000})>|((?:[^\s()<>]|\([^\s()<>]*\)){1,2000}))(?:[ \n]{1,9}(?:"[^"]{0,500}"|'[^']{0,500}'))?[ \n]{0,9}\)/y;
-const TITLE_SO_FAR = String.raw`(?:[ \n]+(?:"[^"]*(?:"[ \n]*)?|'[^']*(?:'[ \n]*)?)?)?`;
-const TARGET_SO_FAR = new RegExp(
-  String.raw`\((?:<[^<>\s]*(?:>${TITLE_SO_FAR})?|(?:[^\s()<>]|\([^\s()<>]*\))*(?:\([^\s()<>]*|${TITLE_SO_FAR}))$`, "y",
-);
+const BRACKETED_SO_FAR = /<[^\s>]*$/y;
+const TARGET = /\(((?:[^\s()<>]|\([^\s()<>]*\)){1,2000})(?:[ \n]{1,9}(?:"[^"]{0,500}"|'[^']{0,500}'))?[ \n]{0,9}\)/y;
+const TARGET_SO_FAR = /\((?:[^\s()<>]|\([^\s()<>]*\))*(?:\([^\s()<>]*|[ \n]+(?:["'][^)]*)?)?$/y;
 const UNSEEN = /[\p{C}\p{Z}"<>\\^`{|}]/u;
 
 /** The address to link to, or null for anything that is not plainly http or https. A name before the host ("bank.com@")
@@ -275,11 +271,14 @@ export class Inline {
         TARGET_SO_FAR.lastIndex = target;
         if (TARGET_SO_FAR.test(this.#text)) return false;
       }
-      const href = found && address(found[1] ?? found[2]);
+      const href = found && address(found[1]);
       const { index } = this.#open[place];
       const link = href && this.#wrap("a", index + 1, { href });
       if (link) {
         link.parts = link.parts.length > 0 ? withoutLinks(link.parts) : [href];
+        const said = link.parts.length === 1 && address(String(link.parts[0]));
+        // What looks like the address of one place and goes to another tells where.
+        if (said && new URL(said).host !== new URL(href).host) link.parts.push(` (${new URL(href).host})`);
         this.#parts.length = index;
         this.#parts.push(link);
         // No link stands in a link, so brackets before this one open none.

@@ -10,7 +10,6 @@ export const LONGEST_ROW = 4000; // of a table; a longer line is none
 const MOST_COLUMNS = 32;
 const ROWS_TOGETHER = 200; // a browser lays out all rows of a table again for each new one, so a long one goes on in another
 const CODE_TOGETHER = 4000;
-const COPIED_SHOWN_MS = 2000;
 
 /** Text with emphasis, code and links. `onCut`, where there may be cuts, gives the element in which it goes on. */
 class Flow {
@@ -137,15 +136,14 @@ export class Code {
   #code = element("code");
   #lines = null; // the last of the stretches it is kept in: only a whole stretch is laid out again for a new line
   #length = 0; // of that
-  #button;
 
-  /** `fence`: {mark, length, indent, language}. `tools`: {copy, say, watch} of markdown.js. */
+  /** `fence`: {mark, length, indent, language}. `tools`: {copy, watch} of markdown.js. */
   constructor(fence, tools) {
     this.fence = fence;
     this.#tools = tools;
-    this.#button = element("button", { type: "button", class: "code-copy" }, "Copy");
-    this.#button.addEventListener("click", () => this.#copy());
-    const head = element("div", { class: "code-head" }, element("span", { class: "code-language" }, fence.language), this.#button);
+    const button = element("button", { type: "button", class: "code-copy" }, "Copy");
+    button.addEventListener("click", () => tools.copy(this.#code.textContent, this.#code, button));
+    const head = element("div", { class: "code-head" }, element("span", { class: "code-language" }, fence.language), button);
     this.#pre = element("pre", {}, this.#code);
     this.element = element("div", { class: "code", dir: "ltr" }, head, this.#pre);
   }
@@ -170,13 +168,6 @@ export class Code {
   draw() {}
 
   end() {}
-
-  async #copy() {
-    const copied = await this.#tools.copy(this.#code.textContent, this.#code);
-    this.#button.textContent = copied ? "Copied" : "Selected";
-    this.#tools.say(copied ? "Copied." : "The code could not be copied, but it is selected.");
-    setTimeout(() => (this.#button.textContent = "Copy"), COPIED_SHOWN_MS);
-  }
 }
 
 /** A table from its first line on; it is one once the line under that has come. */

@@ -6,7 +6,7 @@
 const TERMINAL = new Set(["response.completed", "response.incomplete", "response.failed"]);
 const CONNECT_TIMEOUT_MS = 10_000;
 const STEADY_MS = 10_000;
-const SIGN_OF_LIFE_MS = 5_000;
+const SIGN_OF_LIFE_MS = 30_000;
 
 // What a subprotocol may be made of (RFC 6455 asks for an HTTP token); anything else makes `new WebSocket` throw.
 const SENDABLE_KEY = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
@@ -24,7 +24,7 @@ export function backoffMs(attempt, random = Math.random) {
 /** `address` (ws, wss, http or https; of the socket) as the two addresses that are asked. Throws when it is none. */
 export function addresses(address, base) {
   const socket = new URL(address, base);
-  if (!/^(ws|http)s?:$/.test(socket.protocol)) throw new TypeError(`'${address}' is no address of a WebSocket.`);
+  if (!/^(ws|http)s?:$/.test(socket.protocol)) throw new TypeError(address);
   socket.hash = "";
   const secure = /^(wss|https):$/.test(socket.protocol);
   const models = new URL(socket);
@@ -55,8 +55,9 @@ export class ResponsesSocket {
   #timer = null;
   #state = "closed";
   #unsent = []; // asked while there was no socket
+  #refusal = null; // the error that answers whatever is asked, until the next try
   #received = 0; // events, so far
-  #asked = new Map(); // by lane: sent and not ended, oldest first; the lane's order says whose event this is
+  #asked = new Map(); // by lane: sent and not ended, oldest first; their order says whose event this is
 
   /** `address`: as `addresses` gives it. */
   constructor({ address, key = null, onState, onNotice }) {
@@ -83,7 +84,7 @@ export class ResponsesSocket {
   /** `reason`: passed on to whoever is asking. */
   close(reason = "") {
     this.#abandon();
-    this.#lose({ code: 1000, reason });
+    this.#lose({ code: 1000, reason }, this.#unsent.splice(0));
     this.#enter("closed");
   }
 
@@ -93,7 +94,10 @@ export class ResponsesSocket {
    *  is lost first, `onLost({code, reason})` is called instead, and nothing after it. Returns a ticket for `cancel`. */
   ask(request, lane, { onSent, onEvent, onLost }) {
     const ticket = { request, lane, onSent, onEvent, onLost, responseId: null };
-    if (this.#state === "open") this.#send(ticket);
+    if (this.#refusal !== null) {
+      const error = this.#refusal;
+      queueMicrotask(() => onEvent({ type: "error", error }));
+    } else if (this.#state === "open") this.#send(ticket);
     else {
       this.#unsent.push(ticket);
       this.wake();
@@ -115,6 +119,12 @@ export class ResponsesSocket {
     return false;
   }
 
+  /** Answers what waits to be sent, and what will be asked until the next try, by `error`. */
+  refuse(error) {
+    this.#refusal = error;
+    for (const ticket of this.#unsent.splice(0)) ticket.onEvent({ type: "error", error });
+  }
+
   /** Gives the socket up and opens another: for a server that no longer answers. */
   reconnect() {
     this.#abandon();
@@ -123,7 +133,7 @@ export class ResponsesSocket {
   }
 
   /** The network was away. Nobody tells a page that its socket did not survive that: an idle one is opened anew, one that is
-   *  answering has some seconds to show that it still is. */
+   *  answering has some time to show that it still is: who stands in line may hear nothing for a while. */
   doubt() {
     if (this.#state !== "open") return this.wake();
     if (this.#asked.size === 0) return this.reconnect();
@@ -134,6 +144,7 @@ export class ResponsesSocket {
   async #connect() {
     this.#abandon();
     const thisTry = this.#try;
+    this.#refusal = null;
     this.#enter("connecting");
     let reply;
     try {
@@ -146,13 +157,27 @@ export class ResponsesSocket {
       const body = await reply.json().catch(() => null);
       if (thisTry !== this.#try) return;
       if (reply.status === 401) return this.#enter("locked", { rejected: Boolean(this.#key) });
-      if (!reply.ok) return this.#retryLater(body?.error?.message ?? "The server is there but not ready.", body);
+      if (!reply.ok) return this.#retryLater(body?.error?.message.replace(/ Try again .*/, "") ?? "The server is there but not ready.", body);
       this.#models = body?.data ?? [];
     } catch {
-      if (thisTry === this.#try) this.#retryLater("The server cannot be reached.");
+      const there = await this.#isThere();
+      if (thisTry === this.#try) this.#retryLater(there ? "The server is there, but does not let this page in." : "The server cannot be reached.");
       return;
     }
     this.#openSocket(thisTry);
+  }
+
+  /** Whether a server of another origin answers, though not to this page. Says in the console what would help. */
+  async #isThere() {
+    const { models } = this.#addresses;
+    if (models.origin === location.origin) return false;
+    try {
+      await fetch(models, { mode: "no-cors" });
+    } catch {
+      return false;
+    }
+    if (this.#attempt === 0) console.warn(`rota: ${models.origin} lets this page in if started with --origins ${location.origin}`);
+    return true;
   }
 
   #openSocket(thisTry) {
@@ -173,7 +198,8 @@ export class ResponsesSocket {
       if (thisTry !== this.#try) return;
       this.#attempt = 0;
       this.#received += 1;
-      this.#receive(JSON.parse(data));
+      const event = eventIn(data);
+      if (event !== null) this.#receive(event);
     };
     socket.onclose = ({ code, reason }) => {
       clearTimeout(tooSlow);
@@ -221,10 +247,15 @@ export class ResponsesSocket {
     if (queue.length === 0) this.#asked.delete(lane);
   }
 
-  #lose(why) {
-    const lost = [...this.#asked.values()].flat();
+  /** Tells whoever was answered, and `unsent`. They may ask anew at once, and shall not find this socket open. */
+  #lose(why, unsent = []) {
+    if (this.#state === "open") this.#state = "connecting";
+    const lost = [...this.#asked.values()].flat().concat(unsent);
     this.#asked.clear();
-    for (const ticket of lost) ticket.onLost(why);
+    for (const ticket of lost) {
+      // Of one that had been accepted, no message was too big.
+      ticket.onLost(why.code === 1009 && ticket.responseId !== null ? { ...why, code: 1006 } : why);
+    }
   }
 
   #retryLater(sentence, body = null) {
@@ -244,5 +275,15 @@ export class ResponsesSocket {
   #enter(name, more = {}) {
     this.#state = name;
     this.#onState({ name, ...more });
+  }
+}
+
+/** What a frame says, or null when it is nothing of the wire. */
+function eventIn(data) {
+  try {
+    const event = JSON.parse(data);
+    return event.type === "error" && !event.error ? null : event;
+  } catch {
+    return null;
   }
 }

@@ -3,8 +3,7 @@
 // Storage may be switched off, or full: then the conversations last as long as the page, and nothing else changes.
 
 const PREFIX = "rota.chat:";
-const KEY_NAME = "rota.key";
-const VERSION = 1;
+const KEY = "rota.key:";
 
 export class Keeper {
   #name;
@@ -17,13 +16,13 @@ export class Keeper {
   /** `{current, talks}` as `save` was given them, or null. */
   load() {
     const kept = parsed(read(this.#name));
-    return kept?.version === VERSION && Array.isArray(kept.talks) ? kept : null;
+    return Array.isArray(kept?.talks) ? kept : null;
   }
 
   /** `talks`: newest last; the oldest are left out until the rest fits. */
   save(current, talks) {
     for (let first = 0; first < talks.length; first += 1) {
-      if (write(this.#name, JSON.stringify({ version: VERSION, current, talks: talks.slice(first) }))) return;
+      if (write(this.#name, JSON.stringify({ current, talks: talks.slice(first) }))) return;
     }
     this.forget();
   }
@@ -33,12 +32,13 @@ export class Keeper {
   }
 }
 
-export function storedKey() {
-  return read(KEY_NAME);
+/** The key that was entered for the server at `origin`: no other server is ever told it. */
+export function storedKey(origin) {
+  return read(KEY + origin);
 }
 
-export function storeKey(key) {
-  write(KEY_NAME, key);
+export function storeKey(origin, key) {
+  write(KEY + origin, key);
 }
 
 function read(name) {

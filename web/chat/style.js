@@ -10,7 +10,8 @@ let made = null;
 export function sheets() {
   made ??= [STYLE, markdownStyle].map((css) => {
     const sheet = new CSSStyleSheet();
-    sheet.replaceSync(css);
+    // Many a page makes its root smaller to reckon in tenths; what is read here keeps its size.
+    sheet.replaceSync(css.replace(/(-?[\d.]+)rem/g, "calc($1 * var(--rota-size, max(1rem, 16px)))"));
     return sheet;
   });
   return made;
@@ -21,18 +22,17 @@ const STYLE = `
     /* Ink on paper for what is said; marigold for whose turn it is, and for nothing else. A page changes them by --rota-…. */
     --paper: var(--rota-paper, light-dark(#f8f8f5, #13151c));
     --raised: var(--rota-raised, light-dark(#ffffff, #1c1f29));
-    --sunk: var(--rota-sunk, light-dark(#efefea, #1a1d26));
     --ink: var(--rota-ink, light-dark(#1c2030, #e9eaf0));
     --ink-soft: var(--rota-ink-soft, light-dark(#565c6e, #a2a8ba));
     --rule: var(--rota-rule, light-dark(#dddcd4, #2b2f3c));
     --edge: var(--rota-edge, light-dark(#878a9b, #6d7388));
     --blue: var(--rota-accent, light-dark(#2f46c4, #9fb0ff));
-    --blue-deep: var(--rota-accent-strong, light-dark(#2538a3, #b9c5ff));
     --on-blue: var(--rota-on-accent, light-dark(#ffffff, #12163a));
     --turn: var(--rota-turn, light-dark(#f0a81c, #f6bb48));
     --alarm: var(--rota-alarm, light-dark(#a62b1f, #ff9c8c));
-    --alarm-paper: var(--rota-alarm-paper, light-dark(#fbeeea, #2b1d1e));
     --shadow: 0 8px 28px -12px light-dark(#1c203030, #0009);
+    --sunk: color-mix(in srgb, var(--paper), var(--ink) 5%);
+    --alarm-paper: color-mix(in srgb, var(--paper), var(--alarm) 9%);
     --measure: var(--rota-measure, 44rem);
     --side: clamp(1rem, 4cqi, 2rem);
     --sans: var(--rota-font, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", sans-serif);
@@ -54,7 +54,7 @@ const STYLE = `
 
   :host, *, ::before, ::after { box-sizing: border-box; }
   button, input, textarea { font: inherit; color: inherit; }
-  button { border: 0; padding: 0; background: none; text-align: start; cursor: pointer; touch-action: manipulation; }
+  button { border: 0; padding: 0; background: none; text-align: start; cursor: pointer; }
   button:disabled { cursor: default; }
   :focus-visible { outline: 3px solid var(--blue); outline-offset: 2px; }
 
@@ -113,13 +113,13 @@ const STYLE = `
 
   /* --- the conversation --- */
 
-  .scroll { overflow: hidden auto; overscroll-behavior: contain; padding: 0 var(--side); display: flex; flex-direction: column; }
+  .scroll { overflow: hidden auto; padding: 0 var(--side); display: flex; flex-direction: column; }
   .scroll:focus-visible { outline-offset: -3px; }
   .panel, .turns { width: 100%; max-width: var(--measure); }
   .panel { margin: auto; padding: 2rem 0; }
   .turns { margin: 0 auto; }
-  .empty-title { margin: 0 0 .6rem; font: 400 clamp(1.7rem, 6cqi, 3rem)/1.1 var(--serif); letter-spacing: -.02em; text-wrap: balance; }
-  .empty-lead { display: block; margin: 0 0 1.75rem; font-size: 1.06rem; text-wrap: pretty; }
+  .empty-title { margin: 0 0 .6rem; font: 400 clamp(1.7rem, 6cqi, 3rem)/1.1 var(--serif); text-wrap: balance; }
+  .empty-lead { display: block; margin: 0 0 1.75rem; font-size: 1.06rem; }
   .suggestions { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(18rem, 100%), 1fr)); gap: .7rem; }
   .suggestions button { width: 100%; height: 100%; min-height: 3.4rem; padding: .75rem 1rem; line-height: 1.4; border: 1px solid var(--rule); border-radius: .9rem; background: var(--raised); }
   .suggestions button:hover, .action:hover { border-color: var(--blue); }
@@ -138,6 +138,7 @@ const STYLE = `
   .asked { display: flex; align-items: flex-start; gap: .6rem; margin: 0 0 .9rem; }
   .question { flex: 1; min-width: 0; margin: 0; font: 600 1.08rem/1.5 var(--sans); white-space: pre-wrap; overflow-wrap: anywhere; }
   .question-text { display: block; unicode-bidi: plaintext; }
+  .question-text.long { max-height: 9rem; overflow-y: auto; font-weight: 400; }
   .edit { margin-top: -.25rem; opacity: 0; }
   .edit:hover, .copy:hover, .action:hover { color: var(--blue); }
   .turn:is(:hover, :focus-within, :last-child) .edit { opacity: 1; }
@@ -168,7 +169,7 @@ const STYLE = `
 
   .end, .foot { display: flex; flex-wrap: wrap; align-items: center; gap: .4rem 1rem; margin-top: .8rem; }
   .answer[hidden] + .end { margin-top: 0; }
-  .end-text { margin: 0; font-size: .95rem; text-wrap: pretty; overflow-wrap: anywhere; }
+  .end-text { margin: 0; font-size: .95rem; overflow-wrap: anywhere; }
   .turn:is([data-ending="failed"], [data-ending="lost"], [data-ending="refused"]) .end { padding: .7rem .9rem; border-radius: .8rem; background: var(--alarm-paper); }
   .turn:is([data-ending="failed"], [data-ending="lost"]) .end-text { color: var(--alarm); }
   .turn[data-ending="refused"] .end { background: var(--sunk); }
@@ -178,7 +179,7 @@ const STYLE = `
   .action { border-color: var(--edge); }
   .action[aria-disabled="true"] { color: var(--ink-soft); border-style: dashed; cursor: default; }
   .copy { display: flex; align-items: center; gap: .35rem; min-height: 2rem; margin-inline-start: auto; border-radius: .4rem; font-size: .85rem; }
-  .facts { flex: 1 1 9rem; min-width: 0; margin: 0; text-wrap: balance; font-size: .78rem; }
+  .facts { flex: 1 1 9rem; min-width: 0; margin: 0; font-size: .78rem; }
 
   /* --- the message box --- */
 
@@ -192,32 +193,32 @@ const STYLE = `
   }
   .composer:focus-within { outline: 2px solid var(--blue); outline-offset: -1px; }
   textarea { flex: 1; min-width: 0; max-height: min(14rem, 34dvh); padding: .5rem 0; border: 0; resize: none; background: none; line-height: 1.5; overflow-y: auto; }
-  textarea:focus-visible { outline: none; } /* the whole box shows it */
+  textarea:focus-visible { outline: none; }
   textarea::placeholder { color: var(--ink-soft); opacity: 1; }
   .solid { background: var(--blue); color: var(--on-blue); }
-  .solid:hover:enabled { background: var(--blue-deep); }
+  .solid:hover:enabled { background: color-mix(in srgb, var(--blue), var(--ink) 20%); }
   .solid:disabled { background: var(--sunk); color: var(--ink-soft); }
   .round { width: 2.5rem; height: 2.5rem; }
-  .hint, .kept { margin: .5rem 0 0; text-align: center; font-size: .78rem; text-wrap: balance; }
+  .hint, .kept { margin: .5rem 0 0; text-align: center; font-size: .78rem; }
   .kept { font-size: .88rem; }
   .kept:not([hidden]) + .hint { display: none; }
   .hint kbd { font: inherit; font-weight: 600; }
   .notice, .editing { display: flex; flex-wrap: wrap; gap: .1rem .8rem; margin: 0 0 .6rem; padding: .5rem 1rem; border-radius: .9rem; background: var(--sunk); font-size: .92rem; }
   .notice { background: var(--alarm-paper); color: var(--alarm); }
-  .link { font-weight: 600; text-decoration: underline; text-underline-offset: .2em; }
+  .link { font-weight: 600; text-decoration: underline; }
   .editing .link { color: var(--blue); }
   .latest { position: absolute; z-index: 2; inset: -3rem auto auto 50%; transform: translateX(-50%); box-shadow: var(--shadow); }
 
   @keyframes turns { to { transform: rotate(360deg); } }
   @keyframes breathe { 50% { opacity: .25; } }
 
-  @container rota (max-width: 40rem) {
+  @container rota (max-width: 640px) {
     .top { flex-wrap: wrap; column-gap: .6rem; }
     .top-end { display: contents; }
     .brand { flex: 1 1 50%; min-height: 2.75rem; }
     .state { order: 2; flex: 1 1 50%; }
     ::slotted([slot="actions"]) { order: 3; }
-    .long, .hint { display: none; }
+    .name-of, .hint { display: none; }
     .quiet { width: 2.75rem; padding: 0; justify-content: center; }
     .turn { grid-template-columns: minmax(0, 1fr); padding: 1.3rem 0 1.5rem; }
     .turn-number { display: flex; align-items: center; gap: .6rem; font-size: 1rem; }
@@ -233,6 +234,7 @@ const STYLE = `
     *, ::before, ::after { animation: none !important; transition: none !important; }
   }
   @media (forced-colors: active) {
+    textarea::placeholder { color: GrayText; }
     .ring-others, .ring-turn { stroke: CanvasText; }
     .line i:last-child, .state-dot { background: Highlight; forced-color-adjust: none; }
   }

@@ -3,12 +3,14 @@
 
 import { LEFT, apply, follow, forget, fromKept, hasBegun, isRunning, lose, newTurn, toKeep, withdraw } from "./conversation.js";
 
-export const GO_ON = "Continue from where you stopped.";
+const UNANSWERED_MS = 2000;
+const GO_ON = "Continue from where you stopped.";
 
 export class Talk {
   #socket;
   #extras;
   #heard;
+  #stoppedAt = 0;
   #ticket = null; // what the socket calls the running request
 
   /** `extras()`: what goes with every request (model, instructions). `heard(talk, turn, event)`: something about `turn` is
@@ -32,8 +34,8 @@ export class Talk {
   }
 
   /** The new turn. Not while another runs. */
-  ask(question, { again = false } = {}) {
-    const turn = newTurn(question, { follows: hasBegun(this.turns), again });
+  ask(question, kind = {}) {
+    const turn = newTurn(question, { ...kind, follows: hasBegun(this.turns) });
     const request = follow(this.turns, question);
     this.turns.push(turn);
     this.current = turn;
@@ -47,32 +49,38 @@ export class Talk {
     return this.ask(turn.question, { again: true });
   }
 
-  /** Forgets `turn` and all that followed it, so that something else can be asked in its place. */
-  rewind(turn) {
-    this.turns.splice(this.turns.indexOf(turn));
+  /** More of an answer that was cut off. */
+  goOn() {
+    return this.ask(GO_ON, { goesOn: true });
   }
 
-  /** Asked twice, it does without a server that does not answer. */
+  /** Forgets `turn` and all that followed it, so that something else can be asked in its place. */
+  rewind(turn) {
+    const place = this.turns.indexOf(turn);
+    if (place >= 0) this.turns.splice(place);
+  }
+
+  /** Asked again after a while, it does without a server that does not answer. */
   stop() {
     const turn = this.current;
     if (turn === null) return;
     if (turn.stopping) {
-      this.#socket.reconnect();
+      if (performance.now() - this.#stoppedAt > UNANSWERED_MS) this.#socket.reconnect();
       return;
     }
     turn.stopping = true;
+    this.#stoppedAt = performance.now();
     if (this.#socket.cancel(this.#ticket)) this.#withdraw(turn);
     else this.#tell(turn, { type: "stopping" });
   }
 
-  /** Ends whatever runs; nothing is heard of it any more. */
+  /** Ends whatever runs: heard of as withdrawn, and of nothing more. */
   end() {
-    const ticket = this.#ticket;
-    const running = this.current !== null;
-    this.current = null;
-    this.#ticket = null;
+    if (this.current !== null) {
+      this.#socket.cancel(this.#ticket);
+      this.#withdraw(this.current);
+    }
     this.#heard = () => {};
-    if (running) this.#socket.cancel(ticket);
   }
 
   #send(turn, request) {

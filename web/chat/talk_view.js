@@ -22,7 +22,7 @@ export class TalkView {
   changed(turn) {
     if (!this.#views.has(turn)) {
       this.#settle();
-      const view = new TurnView(turn, turn.again ? null : this.#number(), this.#actions);
+      const view = new TurnView(turn, turn.again || turn.goesOn ? null : this.#number(), this.#actions);
       this.#views.set(turn, view);
       this.element.append(view.element);
     }

@@ -60,8 +60,8 @@ export class TalksList {
   }
 
   #row(talk) {
-    const choose = make("button", { class: "talk", type: "button" }, make("span", { class: "talk-title", dir: "auto" }), make("span", { class: "doing" }));
-    const remove = make("button", { class: "remove", type: "button" }, icon(...ICONS.cross));
+    const choose = make("button", { class: "talk" }, make("span", { class: "talk-title", dir: "auto" }), make("span", { class: "doing" }));
+    const remove = make("button", { class: "remove" }, icon(...ICONS.cross));
     choose.addEventListener("click", () => {
       this.close();
       this.#act.choose(talk);

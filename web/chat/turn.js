@@ -2,14 +2,20 @@
 //
 // What a model writes becomes nodes by markdown.js, which can make nothing else; what a reader asks is a text node.
 
-import { copy } from "./clipboard.js";
+import { copyAndSay } from "./clipboard.js";
 import { wasTooLong } from "./conversation.js";
 import { ICONS, icon, make, ring } from "./dom.js";
 import { Markdown } from "./markdown.js";
 import { ending, facts, progress, untilThen } from "./words.js";
 
 const PLACES_DRAWN = 8;
-const COPIED_MS = 2000;
+
+const LONG_CHARACTERS = 1200;
+
+/** A long question has a box of its own to scroll in, or what comes of it would be screens away. */
+function longOr(question) {
+  return question.length > LONG_CHARACTERS ? { class: "question-text long", tabindex: "0" } : { class: "question-text" };
+}
 
 export class TurnView {
   #turn;
@@ -19,7 +25,6 @@ export class TurnView {
   #drawn = 0; // characters of the answer that the Markdown has been given
   #over = false;
   #countdown = null;
-  #copiedTimer = null;
   #offersAnything = true;
 
   /** `actions`: what the buttons of a turn do: {again(turn), goOn(turn), takeBack(turn), takeAlong(turn), edit(turn)}, and
@@ -27,8 +32,9 @@ export class TurnView {
   constructor(turn, number, actions) {
     this.#turn = turn;
     this.#actions = actions;
-    this.#markdown = new Markdown({ copy, say: actions.say });
+    this.#markdown = new Markdown({ copy: (code, element, label) => copyAndSay(code, element, label, "code", actions.say) });
     this.element = this.#build(number);
+    if (turn.goesOn) this.remark("Continued");
     this.draw();
   }
 
@@ -62,35 +68,35 @@ export class TurnView {
 
   #build(number) {
     const parts = {};
-    const part = (name, node) => (parts[name] = node);
+    const part = (name, ...node) => (parts[name] = make(...node));
     const element = make("li", { class: number === null ? "turn again" : "turn" },
       make("span", { class: "turn-number", "aria-hidden": "true" }, number === null ? "" : String(number)),
       make("div", { class: "turn-body" },
         make("div", { class: "asked" },
-          make("h2", { class: "question" }, make("span", { class: "unseen" }, "You asked: "), make("bdi", { class: "question-text" }, this.#turn.question)),
-          part("edit", make("button", { class: "edit", type: "button", "aria-label": "Edit this question" }, icon(...ICONS.pencil))),
+          make("h2", { class: "question" }, make("span", { class: "unseen" }, "You asked: "), make("bdi", longOr(this.#turn.question), this.#turn.question)),
+          part("edit", "button", { class: "edit", "aria-label": "Edit this question" }, icon(...ICONS.pencil)),
         ),
-        part("aside", make("p", { class: "aside", hidden: true })),
-        part("progress", make("div", { class: "progress" },
+        part("aside", "p", { class: "aside", hidden: true }),
+        part("progress", "div", { class: "progress" },
           ring(),
-          part("progressText", make("span", { class: "progress-text" })),
-          part("line", make("span", { class: "line", "aria-hidden": "true" })),
-          part("meter", make("progress", { class: "meter", "aria-label": "Of your question read", hidden: true })),
-        )),
-        part("answer", make("div", { class: "answer", hidden: true }, this.#markdown.element)),
-        part("end", make("div", { class: "end", hidden: true },
-          part("endText", make("p", { class: "end-text" })),
-          part("endActions", make("div", { class: "end-actions" })),
-        )),
-        part("foot", make("div", { class: "foot", hidden: true },
-          part("facts", make("p", { class: "facts", hidden: true })),
-          part("copy", make("button", { class: "copy", type: "button", hidden: true },
-            icon(...ICONS.copy), part("copyText", make("span", { class: "copy-text" }, "Copy")), make("span", { class: "unseen" }, " answer"))),
-        )),
+          part("progressText", "span", { class: "progress-text" }),
+          part("line", "span", { class: "line", "aria-hidden": "true" }),
+          part("meter", "progress", { class: "meter", "aria-label": "Of your question read", hidden: true }),
+        ),
+        part("answer", "div", { class: "answer", hidden: true }, this.#markdown.element),
+        part("end", "div", { class: "end", hidden: true },
+          part("endText", "p", { class: "end-text" }),
+          part("endActions", "div", { class: "end-actions" }),
+        ),
+        part("foot", "div", { class: "foot", hidden: true },
+          part("facts", "p", { class: "facts", hidden: true }),
+          part("copy", "button", { class: "copy", hidden: true },
+            icon(...ICONS.copy), part("copyText", "span", { class: "copy-text" }, "Copy"), make("span", { class: "unseen" }, " answer")),
+        ),
       ),
     );
     parts.edit.addEventListener("click", () => this.#actions.edit(this.#turn));
-    parts.copy.addEventListener("click", () => this.#copy());
+    parts.copy.addEventListener("click", () => copyAndSay(this.#turn.text, parts.answer, parts.copyText, "answer", this.#actions.say));
     this.#parts = parts;
     return element;
   }
@@ -168,17 +174,8 @@ export class TurnView {
     if (wasTooLong(turn.ending) && turn.follows) this.#offer("New conversation", () => this.#actions.takeAlong(turn));
   }
 
-  async #copy() {
-    const { answer, copyText } = this.#parts;
-    const copied = await copy(this.#turn.text, answer);
-    copyText.textContent = copied ? "Copied" : "Selected";
-    this.#actions.say(copied ? "Copied." : "The answer could not be copied, but it is selected.");
-    clearTimeout(this.#copiedTimer);
-    this.#copiedTimer = setTimeout(() => (copyText.textContent = "Copy"), COPIED_MS);
-  }
-
   #offer(label, act) {
-    const button = make("button", { class: "action", type: "button" }, label);
+    const button = make("button", { class: "action" }, label);
     button.addEventListener("click", act);
     this.#parts.endActions.append(button);
     return button;
@@ -188,9 +185,9 @@ export class TurnView {
   #offerLater(label, waitMs, act) {
     const button = this.#offer(label, () => button.getAttribute("aria-disabled") !== "true" && act());
     if (!waitMs) return;
-    const moment = Date.now() + waitMs;
+    const moment = performance.now() + waitMs;
     const show = () => {
-      const left = moment - Date.now();
+      const left = moment - performance.now();
       button.setAttribute("aria-disabled", String(left > 0));
       button.textContent = left > 0 ? `${label} in ${untilThen(left)}` : label;
       if (left <= 0) clearInterval(this.#countdown);

@@ -3,6 +3,7 @@
 import { LEFT } from "./conversation.js";
 
 const NUMBER = new Intl.NumberFormat("en-GB");
+const RATE = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 2 });
 
 export function count(number, noun) {
   return `${NUMBER.format(number)} ${noun}${number === 1 ? "" : "s"}`;
@@ -57,20 +58,9 @@ function queued(place) {
 }
 
 /** Why a message that was to be sent while `turn` runs is still in its box. */
-export function kept(turn, hasEscape) {
-  return `Not sent yet: ${holdUp(turn)}. It can be sent when the answer has ended${hasEscape && !turn.stopping ? "; Esc stops it" : ""}.`;
-}
-
-function holdUp(turn) {
-  if (turn.stopping) return "the answer is being stopped";
-  switch (turn.phase) {
-    case "unsent":
-      return "your last message waits for the connection";
-    case "queued":
-      return "your last message is in line";
-    default:
-      return "the model is still answering";
-  }
+export function kept({ phase, stopping }, hasEscape) {
+  const why = phase === "unsent" ? "your last message waits for the connection" : "the model is still answering";
+  return `Not sent yet: ${why}. It can be sent when the answer has ended${hasEscape && !stopping ? "; Esc stops it" : ""}.`;
 }
 
 /** Why a turn ended, or null where the answer itself says enough. */
@@ -106,7 +96,7 @@ export function facts(turn) {
   const parts = [];
   if (timing?.ttft_ms != null && turn.text) parts.push(`First token ${duration(timing.ttft_ms)}`);
   if (timing?.queue_ms >= 100) parts.push(`${duration(timing.queue_ms)} in line`);
-  if (timing?.itl_ms?.p50 > 0) parts.push(`${rate(1000 / timing.itl_ms.p50)} tokens/s`);
+  if (timing?.itl_ms?.p50 > 0) parts.push(`${RATE.format(1000 / timing.itl_ms.p50)} tokens/s`);
   if (usage) parts.push(`${count(usage.input_tokens, "token")} in${cached(usage)}, ${NUMBER.format(usage.output_tokens)} out`);
   return parts.length > 0 ? parts.join(" · ") : null;
 }
@@ -116,24 +106,16 @@ function cached(usage) {
   return tokens > 0 ? ` (${NUMBER.format(tokens)} from cache)` : "";
 }
 
-function rate(perSecond) {
-  return perSecond < 10 ? perSecond.toFixed(1) : NUMBER.format(Math.round(perSecond));
-}
 
-const TITLE_CHARACTERS = 60;
+const TITLE_CHARACTERS = 80; // the list shows as many of them as it has room for
 
 /** What a conversation is called in a list. */
 export function title(turns) {
   if (turns.length === 0) return "New conversation";
-  const line = turns[0].question.replace(/\s+/g, " ").trim();
-  const characters = [...line.slice(0, 4 * TITLE_CHARACTERS)];
-  return characters.length > TITLE_CHARACTERS ? `${characters.slice(0, TITLE_CHARACTERS - 1).join("").trimEnd()}…` : line;
+  return turns[0].question.slice(0, TITLE_CHARACTERS).replace(/\s+/g, " ");
 }
 
 /** What a conversation that is not in sight is doing, for the list of them. */
-export function doing({ current, turns, unread }) {
-  if (current !== null) return progress(current);
-  const reason = turns.at(-1)?.ending?.reason;
-  if (unread) return ["failed", "lost", "refused"].includes(reason) ? "Not answered" : "Answered";
-  return "";
+export function doing({ current, unread }) {
+  return current ? progress(current) : unread ? "Ended" : "";
 }
