@@ -40,10 +40,15 @@ class Page(Struct, frozen=True):
     def encoded(self, accepted: str) -> tuple[dict[str, str], bytes]:
         """Headers and body for a client whose `Accept-Encoding` that is."""
         for offered in accepted.lower().split(","):
-            coding, _, quality = offered.replace(" ", "").partition(";")
-            if coding == "gzip" and quality.rstrip("0.") != "q=":
+            coding, *parameters = "".join(offered.split()).split(";")
+            if coding == "gzip" and not any(parameter.rstrip("0.") == "q=" for parameter in parameters):
                 return {**self.headers, "Content-Encoding": "gzip"}, self.gzipped
         return self.headers, self.body
+
+    def is_known(self, tags: str) -> bool:
+        """Whether a client whose `If-None-Match` that is has it. Whether a tag is weak makes no difference there."""
+        strong = self.etag.removeprefix("W/")
+        return any(tag.strip().removeprefix("W/") in (strong, "*") for tag in tags.split(","))
 
 
 def read_pages() -> dict[str, Page]:

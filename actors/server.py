@@ -210,6 +210,8 @@ class Server:
                     return self._refuse_upgrade(connection, request, path)
                 return self._get(path, request.headers)
             case "HEAD":
+                if path in WEBSOCKETS:
+                    return speak_websocket(HTTPStatus.UPGRADE_REQUIRED, f"HEAD {path}", path)
                 return self._get(path, request.headers)
             case "OPTIONS":
                 return self._preflight(request.headers)
@@ -308,11 +310,12 @@ class Server:
         if page is None:
             what = path if len(path) <= 80 else f"{path[:80]}…"
             sentence = (
-                f"There is nothing at '{what}'. The page is at /, the models at /v1/models, the WebSocket at "
-                f"{RESPONSES}, the metrics at /metrics, and how the server is at /healthz and /readyz."
+                f"There is nothing at '{what}'. The chat is at / and /embed, whose turn it is at /turns, the models at "
+                f"/v1/models, the WebSocket at {RESPONSES}, the metrics at /metrics, and how the server is at /healthz "
+                "and /readyz."
             )
             return error_answer(invalid_request(sentence), HTTPStatus.NOT_FOUND)
-        if page.etag in ",".join(headers.get_all("If-None-Match")):
+        if page.is_known(",".join(headers.get_all("If-None-Match"))):
             return answer(HTTPStatus.NOT_MODIFIED, {**page.headers}, b"")
         return answer(HTTPStatus.OK, *page.encoded(",".join(headers.get_all("Accept-Encoding"))))
 

@@ -44,7 +44,11 @@ async def test_a_page_is_sent_gzipped_to_whoever_takes_that(make_house: MakeHous
     assert headers["vary"] == "Accept-Encoding"
     assert gzip.decompress(body) == plain
     assert headers["etag"] == plain_headers["etag"]
-    for refused in ("gzip;q=0", "gzip; q=0.0", "br", "identity"):
+    for known in (plain_headers["etag"], plain_headers["etag"].removeprefix("W/"), '"other", ' + headers["etag"], "*"):
+        assert (await house.get("/chat/element.js", If_None_Match=known))[0] == 304
+    for other in ('"other"', 'W/""', plain_headers["etag"][3:-1]):
+        assert (await house.get("/chat/element.js", If_None_Match=other))[0] == 200
+    for refused in ("gzip;q=0", "gzip; q=0.0", "gzip;\tq=0", "gzip;q=0;x=1", "br", "identity"):
         _, headers, body = await house.get("/chat/element.js", Accept_Encoding=refused)
         assert body == plain
         assert "content-encoding" not in headers
@@ -55,7 +59,7 @@ async def test_what_is_not_there_is_404(make_house: MakeHouse, path: str) -> Non
     status, headers, body = await (await make_house()).get(path)
     assert (status, headers["content-type"]) == (404, "application/json")
     message = json.loads(body)["error"]["message"]
-    for way in ("/,", "/v1/models", "/v1/responses", "/metrics", "/healthz", "/readyz"):
+    for way in ("/ ", "/embed", "/turns", "/v1/models", "/v1/responses", "/metrics", "/healthz", "/readyz"):
         assert way in message
 
 
@@ -65,6 +69,8 @@ async def test_head_is_get_without_the_body(make_house: MakeHouse) -> None:
     status, headers, body = await house.http("HEAD / HTTP/1.1\nHost: x")
     assert (status, body, headers["content-length"]) == (200, b"", str(len(page)))
     assert (await house.http("HEAD /nothing HTTP/1.1\nHost: x"))[0] == 404
+    for path in ("/v1/responses", "/v1/turns"):
+        assert (await house.http(f"HEAD {path} HTTP/1.1\nHost: x"))[0] == 426
 
 
 async def test_a_post_is_told_of_the_websocket_whatever_its_body(make_house: MakeHouse) -> None:
