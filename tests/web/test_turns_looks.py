@@ -96,7 +96,7 @@ async def test_a_phone_shows_all_of_it_without_scrolling_sideways_and_a_tap_pins
     await turns.say(*feed)
     assert await phone.evaluate(WIDER_THAN_THE_SCREEN) <= 0
     assert await phone.evaluate(BELOW_THE_END) <= 1
-    await phone.locator("#picture").scroll_into_view_if_needed()
+    await phone.evaluate("document.getElementById('picture').scrollIntoView({ block: 'start' })")
     box = await turns.box()
     await phone.touchscreen.tap(box["x"] + box["width"] - 40, box["y"] + 150)
     await expect(phone.get_by_role("button", name="Unpin")).to_be_visible()

@@ -94,10 +94,15 @@ function drawTitles(pen, { history, layout, theme, now, lives, columns, blocks }
     const ran = new Set(last.parts.map(({ key }) => key)).size;
     list([`step ${number(last.step)}`, duration(last.took_ms), `${count(ran, "request")} in it`], steps);
   }
-  const held = poolAt(history, Math.min(now, time.to));
+  const held = poolShown({ history, layout, now });
   if (held === null) return;
   const { free, cached, used, total } = held;
   list([`${number(free)} free`, `${number(cached)} cached`, `${number(used)} used`, `of ${count(total, "block")}`], pool);
+}
+
+/** How the pool is at the right edge; null where nothing is known. */
+export function poolShown({ history, layout, now }) {
+  return poolAt(history, Math.min(now, layout.time.to));
 }
 
 /** Says so where the panel does not reach to the top of the memory. */

@@ -109,6 +109,10 @@ function takeStep(history, { step, at, took_ms, parts }) {
   while (place > 0 && history.steps[place - 1].at > at) place -= 1; // only after a clock was set back
   history.steps.splice(place, 0, kept);
   history.parts += parts.length;
+  for (const { key } of kept.parts) {
+    const life = history.lives.get(key);
+    if (life !== undefined) life.turnAt = Math.max(life.turnAt, kept.end);
+  }
   touch(history, at);
 }
 

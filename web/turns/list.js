@@ -3,7 +3,7 @@
 // Makes nodes and changes only texts that have changed, so that a reader's place in them is kept.
 
 import { nameOf, titleOf, waiting } from "./history.js";
-import { gapOf, isOver, ttftOf } from "./lives.js";
+import { gapOf, isOver, isSetAside, ttftOf } from "./lives.js";
 import { figureWords, placeWords } from "./readout.js";
 import { count, number, stateOf } from "./words.js";
 
@@ -60,7 +60,7 @@ export class Lists {
   #fill({ element, parts, choose }, history, life, { now, chosen, own }) {
     setText(parts.name, titleOf(history, life.key));
     parts.swatch.style.background = `var(--hue-${(history.hues.get(life.key) ?? 0) + 1})`;
-    setText(parts.state, stateOf(life));
+    setText(parts.state, stateOf(life, isSetAside(life, history.steps.at(-1))));
     setText(parts.input, life.input_tokens === null ? "not known" : count(life.input_tokens, "token"));
     const most = life.max_output_tokens === null ? "" : ` of ${number(life.max_output_tokens)}`;
     setText(parts.output, `${number(life.output_tokens)}${most}`);

@@ -5,6 +5,7 @@
 const TEXT_ROOM_S = 8; // behind a finished bar, so that its figures fit
 const WIDE_ROWS = 12; // while there are no more, each bar has room for its figures
 const NAME_ROOM_S = 1.8; // before a bar
+const ASIDE_S = 0.5;
 
 const ABSENT = {
   id: null, input_tokens: null, max_output_tokens: null, prefilled_tokens: 0, cached_tokens: 0, output_tokens: 0, started_at: null,
@@ -16,10 +17,11 @@ const ABSENT = {
  *
  *  key          its number on this page, across reconnects
  *  interludes   [{what: "preempted" | "prefilling" | "paused" | "unseen", from, to}] that interrupt decode; `to` null: still
+ *  turnAt       when it was last known to have a part of a step, or came
  *  lostAt       when the feed was lost while it ran; null: not
  */
 export function updateLife(known, said, key, at) {
-  const life = { ...ABSENT, ...said, key, interludes: known?.interludes ?? [], lostAt: null, row: known?.row ?? null };
+  const life = { ...ABSENT, ...said, key, interludes: known?.interludes ?? [], turnAt: turnOf(known, said, at), lostAt: null, row: known?.row ?? null };
   if (known === undefined && life.first_seen_running) beginInTheMiddle(life);
   if (known !== undefined) {
     life.started_at ??= known.started_at;
@@ -28,6 +30,12 @@ export function updateLife(known, said, key, at) {
   }
   noteInterlude(life, at);
   return life;
+}
+
+/** Of a step that was not sent one by one, what was read tells. */
+function turnOf(known, said, at) {
+  const same = known !== undefined && known.state === said.state && known.prefilled_tokens === (said.prefilled_tokens ?? 0);
+  return same ? known.turnAt : at;
 }
 
 /** Nothing before is known, so its bar begins with what it does now. */
@@ -56,6 +64,11 @@ function interludeOf(life) {
 
 export function isOver(life) {
   return life.state === "finished" || life.state === "refused";
+}
+
+/** Whether it is being read, and for a while only others had steps. `lastStep`: the newest of all, or undefined. */
+export function isSetAside(life, lastStep) {
+  return life.state === "prefilling" && life.lostAt === null && !life.paused && lastStep !== undefined && lastStep.end - life.turnAt > ASIDE_S;
 }
 
 /** Where its bar ends: its end, or where it was lost sight of, or `now`. */

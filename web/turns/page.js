@@ -2,8 +2,8 @@
 
 import { keyCanBeSent } from "../chat/socket.js";
 import { TurnsFeed } from "./feed.js";
-import { missedLately, newHistory, poolAt, receive } from "./history.js";
-import { isOver } from "./lives.js";
+import { missedLately, newHistory, receive } from "./history.js";
+import { isOver, isSetAside } from "./lives.js";
 import { Lists, setText } from "./list.js";
 import { showReadout } from "./panel.js";
 import { Picture } from "./picture.js";
@@ -11,7 +11,8 @@ import { poolWords } from "./pool.js";
 import { describe, stepSentence } from "./readout.js";
 import { Story, isRunning, sizeOf } from "./story.js";
 import { whatHappened } from "./told.js";
-import { clock, count, sizeWords } from "./words.js";
+import { momentsOf } from "./moments.js";
+import { SET_ASIDE, clock, count, sizeWords } from "./words.js";
 
 const KEY_NAME = "rota.key";
 const LISTS_MS = 500;
@@ -20,7 +21,7 @@ const SPAN_WORDS = { 10: "ten seconds", 60: "minute" };
 
 const page = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
 const history = newHistory();
-const runs = new Map(); // letter -> its newest run
+const runs = new Map(); // letter -> its newest run in this story
 const runsById = new Map(); // response id -> run
 let key = storedKey();
 let connection = { name: "connecting" };
@@ -28,7 +29,7 @@ let firstFrame = true;
 let shown = { selected: null, pinned: false };
 let missedSaid = false;
 
-const picture = new Picture({ canvas: page.picture, history, onSelect: selectionChanged, onView: viewChanged });
+const picture = new Picture({ canvas: page.picture, history, onSelect: selectionChanged, onView: viewChanged, onDrawn: showPool });
 const feed = new TurnsFeed({ base: document.baseURI, key, onState: connectionChanged, onFrame: take });
 const story = new Story({ base: document.baseURI, onChange: runChanged });
 const lists = new Lists(page, {
@@ -66,6 +67,7 @@ let retryCountdown = null;
 function connectionChanged(state) {
   const before = connection.name;
   connection = state;
+  if (state.name !== "live") firstFrame = true; // until then nothing new is known
   clearInterval(retryCountdown);
   page["key-form"].hidden = state.name !== "locked";
   if (state.name === "offline" || state.name === "refused") {
@@ -83,6 +85,7 @@ function connectionChanged(state) {
     page.notice.hidden = true;
     announce("Live.");
   }
+  showMoments();
   showState();
 }
 
@@ -142,12 +145,26 @@ function showLists() {
   const lives = [...history.lives.values()].filter((life) => seen.has(life.key) || (!isOver(life) && life.lostAt === null));
   const chosen = shown.pinned ? (shown.selected?.life?.key ?? null) : null;
   lists.show(history, lives, { now, chosen, own: isOwn });
-  const pool = poolAt(history, now);
-  setText(page["pool-words"], pool === null ? "Nothing is known of the pool yet." : capital(`${poolWords(pool, history.hello)}.`));
+  for (const run of runs.values()) if (isRunning(run)) showRunState(run);
   if (shown.selected?.life !== undefined) showSelected();
   showView();
   showState();
   showTold();
+}
+
+/** As drawn: so that it never tells of another moment than the picture beside it. */
+function showPool(pool) {
+  setText(page["pool-words"], pool === null ? "Nothing is known of the pool yet." : capital(`${poolWords(pool, history.hello)}.`));
+}
+
+function showMoments() {
+  const current = connection.name === "live" && !firstFrame;
+  const said = momentsOf({ heardAt: history.at, current, end: picture.view.end });
+  for (const about of ["pool", "waiting", "lives"]) {
+    setText(page[`${about}-moment`], said[about]);
+    page[`${about}-moment`].hidden = said[about] === "";
+  }
+  setText(page["pool-title"], said.pool === "" ? "KV pool now" : "KV pool");
 }
 
 function capital(text) {
@@ -196,6 +213,7 @@ function viewChanged() {
 
 function showView() {
   const { live, view } = picture;
+  showMoments();
   page.pause.setAttribute("aria-pressed", String(!live));
   page.live.hidden = live;
   setText(page["picture-title"], live ? `The last ${SPAN_WORDS[view.span]}` : `${capital(SPAN_WORDS[view.span])} up to ${clock(view.end)}`);
@@ -265,7 +283,19 @@ function cancelRun(run) {
   if (isRunningRun(run)) story.cancel(run);
 }
 
+/** Whoever is asked again when nobody of a story runs any more begins a new one. */
+function beginStoryWith(run) {
+  const before = [...runs.values()];
+  if (before.some(isRunning) || !(before.length === LETTERS.length || runs.has(run.letter))) return;
+  runs.clear();
+  isTold = false;
+  page.told.textContent = TO_BE_TOLD;
+  page.told.classList.remove("said");
+  for (const letter of LETTERS) setText(page[`state-${letter}`], "");
+}
+
 function runChanged(run) {
+  if (run.phase === "sending" && runs.get(run.letter) !== run) beginStoryWith(run);
   runs.set(run.letter, run);
   if (run.id !== null && !runsById.has(run.id)) {
     runsById.set(run.id, run);
@@ -280,11 +310,16 @@ const PHASES = { sending: "sent…", queued: "waiting…", reading: "being read�
 
 function showRun(run) {
   const running = isRunning(run);
-  const state = page[`state-${run.letter}`];
-  setText(state, running ? PHASES[run.phase] : endingWords(run));
+  showRunState(run);
   page[`cancel-${run.letter}`].hidden = !running;
   if (!running && document.activeElement === page[`cancel-${run.letter}`]) page[`start-${run.letter}`].focus();
   showState();
+}
+
+function showRunState(run) {
+  const life = history.lives.get(history.keysById.get(run.id));
+  const aside = run.phase === "reading" && life !== undefined && isSetAside(life, history.steps.at(-1));
+  setText(page[`state-${run.letter}`], aside ? SET_ASIDE : (PHASES[run.phase] ?? endingWords(run)));
 }
 
 function endingWords({ phase, ending }) {
@@ -297,12 +332,14 @@ function showStoryButtons() {
   for (const letter of LETTERS) setText(page[`size-${letter}`], sizeWords(sizeOf(letter, history.hello)));
 }
 
-let toldBefore = null;
+let isTold = false;
+const TO_BE_TOLD = page.told.textContent;
 
 function showTold() {
+  if (isTold) return; // what is forgotten later does not change it
   const told = whatHappened(history, runs);
-  if (told === null || told === toldBefore) return;
-  toldBefore = told;
+  if (told === null) return;
+  isTold = true;
   page.told.textContent = told;
   page.told.classList.add("said");
   announce(told);

@@ -4,7 +4,7 @@
 // pointer and a key do to the view. What the picture looks like is drawing.js.
 
 import { columnsIn } from "./columns.js";
-import { draw, find, legendLines, stepBeside } from "./drawing.js";
+import { draw, find, legendLines, poolShown, stepBeside } from "./drawing.js";
 import { livesBetween, oldest } from "./history.js";
 import { layOut } from "./layout.js";
 import { CanvasPen, SvgPen } from "./pens.js";
@@ -25,6 +25,7 @@ export class Picture {
   #history;
   #onSelect;
   #onView;
+  #onDrawn;
   #view = newView();
   #theme = null;
   #width = 0;
@@ -42,13 +43,14 @@ export class Picture {
   #lessMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
   /** `onSelect(selected, {pinned})` when something else is pointed at, or its numbers may have changed; `onView()` when the
-   *  view was paused, moved or resumed. */
-  constructor({ canvas, history, onSelect, onView }) {
+   *  view was paused, moved or resumed; `onDrawn(pool)` when it was drawn, with the pool of its right edge. */
+  constructor({ canvas, history, onSelect, onView, onDrawn }) {
     this.#canvas = canvas;
     this.#pen = new CanvasPen(canvas.getContext("2d", { alpha: false }));
     this.#history = history;
     this.#onSelect = onSelect;
     this.#onView = onView;
+    this.#onDrawn = onDrawn;
     new ResizeObserver(() => this.changed()).observe(canvas);
     const repaint = () => {
       this.#theme = null;
@@ -269,6 +271,7 @@ export class Picture {
     draw(this.#pen, picture);
     this.#history.touched = Infinity;
     this.#last = picture;
+    this.#onDrawn(poolShown(picture));
     if (this.#pointer !== null && this.live) this.#point(find(picture, this.#pointer.x, this.#pointer.y));
   }
 

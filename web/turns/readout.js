@@ -4,7 +4,7 @@
 // null; page.js makes nodes of it.
 
 import { nameOf, poolAt, titleOf } from "./history.js";
-import { endOf, gapOf, ttftOf } from "./lives.js";
+import { endOf, gapOf, isSetAside, ttftOf } from "./lives.js";
 import { poolWords } from "./pool.js";
 import { clock, count, duration, number, stateOf } from "./words.js";
 
@@ -53,7 +53,7 @@ export function stepSentence(history, step) {
 }
 
 function ofLife(history, life, now, run) {
-  const lines = [{ term: "State", text: stateOf(life) }];
+  const lines = [{ term: "State", text: stateOf(life, isSetAside(life, history.steps.at(-1))) }];
   const add = (term, text, verdict) => lines.push({ term, text, ...(verdict ? { verdict } : {}) });
   if (life.position !== null) add("In line", placeWords(life));
   add("Arrived", life.first_seen_running ? `before anybody watched; seen since ${clock(life.received_at)}` : exact(life.received_at));

@@ -3,6 +3,9 @@
 import { placeOf } from "./history.js";
 import { count, duration } from "./words.js";
 
+const LONGEST_STEP_S = 120;
+const SAME = 0.9; // of the life's own figure: then it is the same gap
+
 /** `runs` maps A, B and C to their newest runs (story.js). Null until all three have ended. */
 export function whatHappened(history, runs) {
   const lives = {};
@@ -14,29 +17,32 @@ export function whatHappened(history, runs) {
   }
   const { started_at: from, first_token_at: to } = lives.B;
   if (from === null || to === null) return "B ended before it was read; press A, then B, then C again, and let B go on.";
-  const { chunks, seen } = chunksOf(history, lives.B.key, from, to);
+  const chunks = chunksOf(history, lives.B.key, from, to);
   const partly = history.leftOut.some((mark) => mark.to > from && mark.from < to);
   const many = `${partly ? "more than " : ""}${count(chunks, "chunk")}`;
   const read = `B’s ${count(lives.B.input_tokens ?? 0, "token")} were read in ${many}, ${duration((to - from) * 1000)} in all.`;
-  const others = ["A", "C"].map((letter) => meanwhile(letter, lives[letter], seen, { from, to, partly }));
+  const others = ["A", "C"].map((letter) => meanwhile(history, letter, lives[letter], { from, to, partly }));
   return `${read} ${others.join(" ")}`;
 }
 
-/** The steps in which B was read, and beside them all steps of that time. */
+/** In how many of the steps of that time it was read. */
 function chunksOf(history, key, from, to) {
-  const { steps } = history;
-  const seen = [];
-  for (let place = Math.max(placeOf(steps, from - 120), 0); place < steps.length && steps[place].at <= to; place += 1) {
-    if (steps[place].end > from - 120) seen.push(steps[place]);
-  }
-  return { chunks: seen.filter(({ parts }) => parts.some((part) => part.key === key && part.kind === "prefill")).length, seen };
+  return stepsBetween(history, from, to).filter(({ parts }) => parts.some((part) => part.key === key && part.kind === "prefill")).length;
 }
 
-function meanwhile(letter, life, seen, { from, to, partly }) {
+function stepsBetween({ steps }, from, to) {
+  const found = [];
+  for (let place = Math.max(placeOf(steps, from - LONGEST_STEP_S), 0); place < steps.length && steps[place].at <= to; place += 1) {
+    if (steps[place].end > from) found.push(steps[place]);
+  }
+  return found;
+}
+
+function meanwhile(history, letter, life, { from, to, partly }) {
   const first = life.first_token_at;
   if (first === null || life.ended_at <= from) return `${letter} had ended before: press them one right after the other.`;
   if (first >= to) return `${letter} began to write only after that, ${duration((first - life.received_at) * 1000)} after it was asked.`;
-  const gap = partly ? life.worst_gap_ms : worstGap(life, seen, from, to);
+  const gap = partly ? life.worst_gap_ms : worstGap(history, life, from, to);
   if (gap === null) return `${letter} wrote hardly anything meanwhile.`;
   const target = life.itl_target_ms;
   const said = `${letter}’s worst gap ${partly ? "in all" : "while B was read"}: ${duration(gap)}`;
@@ -44,15 +50,21 @@ function meanwhile(letter, life, seen, { from, to, partly }) {
   return gap <= target ? `${said}, within its target of ${duration(target)}.` : `${said}: its target of ${duration(target)} was missed.`;
 }
 
-/** The longest time between two of its tokens that touches the time from `from` to `to`, in milliseconds; null: no two. */
-function worstGap(life, seen, from, to) {
-  let before = life.first_token_at;
-  let worst = null;
-  for (const { end, parts } of seen) {
-    if (end <= before || !parts.some((part) => part.key === life.key && part.kind === "decode")) continue;
-    if (end > from) worst = Math.max(worst ?? 0, (end - before) * 1000);
+/** The longest time between two of its tokens that touches the time from `from` to `to`, in milliseconds; null: no two. The life's
+ *  own figure is the server's, and steps end a little before their tokens are heard of: so where both mean the same gap, its
+ *  figure is told, and never a longer one. */
+function worstGap(history, life, from, to) {
+  const { key, first_token_at: first, ended_at: ended, worst_gap_ms: whole } = life;
+  if (whole === null) return null;
+  let before = first;
+  let [worst, worstOfAll] = [null, 0];
+  for (const { end, parts } of stepsBetween(history, first, ended)) {
+    if (end <= before || !parts.some((part) => part.key === key && part.kind === "decode")) continue;
+    const gap = (end - before) * 1000;
+    if (end > from && before < to) worst = Math.max(worst ?? 0, gap);
+    worstOfAll = Math.max(worstOfAll, gap);
     before = end;
   }
-  const still = Math.min(to, life.ended_at) - before; // it waited on when B's reading ended
-  return still > 0 && worst !== null ? Math.max(worst, still * 1000) : worst;
+  if (worst === null) return null;
+  return worst === worstOfAll && worst > SAME * whole ? whole : Math.min(worst, whole);
 }

@@ -47,14 +47,17 @@ function reasonOf(life) {
   return life.reason === null ? null : (REASONS[life.reason] ?? life.reason);
 }
 
-/** What a life is doing now, or how it ended: a few words. */
-export function stateOf(life) {
+export const SET_ASIDE = "set aside: others are due sooner";
+
+/** What a life is doing now, or how it ended: a few words. `aside`: lives.isSetAside. */
+export function stateOf(life, aside = false) {
   if (life.state === "finished" || life.state === "refused") {
     const why = reasonOf(life);
     if (life.state === "refused") return why === null ? "refused" : `refused: ${why}`;
     return why === null ? "finished" : why;
   }
   if (life.lostAt !== null) return "out of sight since the connection was lost";
+  if (aside) return SET_ASIDE;
   return life.paused ? `${STATES[life.state]}, held back: its reader is behind` : (STATES[life.state] ?? life.state);
 }
 
