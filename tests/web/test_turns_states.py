@@ -107,11 +107,38 @@ async def test_a_key_is_asked_for_kept_in_the_tab_and_sent_with_both_sockets(
     at = time.time()
     await turns.say(hello(at), Frame(at))
     await expect(field).to_be_hidden()
-    assert await page.evaluate("sessionStorage.getItem('rota.key')") == "sk-right"
+    assert await page.evaluate("sessionStorage.getItem('rota.key:' + location.origin)") == "sk-right"
     await page.get_by_role("button", name="Start A").click()
     await (await turns_server.socket()).asked()
     await page.reload()
     await turns_server.watcher()
+
+
+async def test_an_absence_is_told_once_and_what_had_the_focus_in_it_gives_it_to_the_picture(
+    page: Page, turns_server: TurnsServer
+) -> None:
+    await page.clock.install()
+    turns_server.refusal = (503, "The server is starting.")
+    await page.goto(f"{turns_server.origin}/turns")
+    await expect(page.locator("#state")).to_have_text("Refused")
+    await page.evaluate(
+        """() => {
+            window.said = [];
+            const announcer = document.getElementById("announcer");
+            new MutationObserver(() => window.said.push(announcer.textContent)).observe(announcer, { childList: true });
+        }"""
+    )
+    await page.get_by_role("button", name="Try now").focus()
+    for _ in range(3):
+        async with page.expect_response("**/v1/turns"):
+            await page.clock.fast_forward(10_000)
+        await expect(page.locator("#state")).to_have_text("Refused")
+    assert await page.evaluate("window.said") == []
+    turns_server.refusal = None
+    await page.clock.fast_forward(10_000)
+    await turns_server.watcher()
+    await expect(page.locator("#notice")).to_be_hidden()
+    assert await page.evaluate("document.activeElement.id") == "picture"
 
 
 @pytest.mark.parametrize(

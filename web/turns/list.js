@@ -70,6 +70,7 @@ export class Lists {
     }
     element.classList.toggle("over", isOver(life));
     choose.setAttribute("aria-pressed", String(chosen === life.key));
+    if (!own(life.key) && document.activeElement === parts.cancel) choose.focus({ preventScroll: true });
     parts.cancel.hidden = !own(life.key);
     parts.cancel.setAttribute("aria-label", `Cancel ${titleOf(history, life.key)}`);
   }

@@ -1,6 +1,7 @@
 // The page /turns: wires the feed to the history, the history to the picture and the lists, and the buttons to the story.
 
 import { keyCanBeSent } from "../chat/socket.js";
+import { storeKey, storedKey } from "../chat/storage.js";
 import { TurnsFeed } from "./feed.js";
 import { missedLately, newHistory, receive } from "./history.js";
 import { isOver, isSetAside } from "./lives.js";
@@ -14,7 +15,6 @@ import { whatHappened } from "./told.js";
 import { momentsOf } from "./moments.js";
 import { SET_ASIDE, clock, count, sizeWords } from "./words.js";
 
-const KEY_NAME = "rota.key";
 const LISTS_MS = 500;
 const LETTERS = ["A", "B", "C"];
 const SPAN_WORDS = { 10: "ten seconds", 60: "minute" };
@@ -23,7 +23,7 @@ const page = Object.fromEntries([...document.querySelectorAll("[id]")].map((elem
 const history = newHistory();
 const runs = new Map(); // letter -> its newest run in this story
 const runsById = new Map(); // response id -> run
-let key = storedKey();
+let key = storedKey(location.origin); // the chat page has it too
 let connection = { name: "connecting" };
 let firstFrame = true;
 let shown = { selected: null, pinned: false };
@@ -63,9 +63,9 @@ function showHello({ model, policy, device, kernels, max_running }) {
 }
 
 let retryCountdown = null;
+let absence = ""; // what was said of the server's being away: each try would say it again
 
 function connectionChanged(state) {
-  const before = connection.name;
   connection = state;
   if (state.name !== "live") firstFrame = true; // until then nothing new is known
   clearInterval(retryCountdown);
@@ -74,19 +74,27 @@ function connectionChanged(state) {
     picture.freeze();
     showRetry(state);
     retryCountdown = setInterval(() => showRetry(state), 1000);
-    if (before !== state.name) announce(`${state.sentence} Trying again by itself.`);
+    if (absence !== state.sentence) announce(`${state.sentence} Trying again by itself.`);
+    absence = state.sentence;
   } else if (state.name === "locked") {
     picture.freeze();
-    page.notice.hidden = true;
+    hide(page.notice);
     page["key-problem"].textContent = state.rejected ? "The server did not accept that key." : "";
-    if (state.rejected) storeKey(null);
+    if (state.rejected) useKey(null);
     page.key.focus();
   } else if (state.name === "live") {
-    page.notice.hidden = true;
+    hide(page.notice);
+    absence = "";
     announce("Live.");
   }
   showMoments();
   showState();
+}
+
+/** What had the focus in it gives it to the picture, rather than to nothing. */
+function hide(element) {
+  if (element.contains(document.activeElement)) page.picture.focus({ preventScroll: true });
+  element.hidden = true;
 }
 
 function showRetry({ sentence, retryAt }) {
@@ -195,7 +203,8 @@ function showSelected() {
   showReadout(page, readout, { pinned: shown.pinned, hueOf });
   page.readout.classList.toggle("pinned", shown.pinned);
   page.readout.classList.toggle("shown", readout !== null);
-  page["readout-cancel"].hidden = selected?.life === undefined || !isOwn(selected.life.key);
+  if (selected?.life === undefined || !isOwn(selected.life.key)) hide(page["readout-cancel"]);
+  else page["readout-cancel"].hidden = false;
 }
 
 page.unpin.addEventListener("click", () => {
@@ -357,22 +366,9 @@ for (const letter of LETTERS) {
 
 // --- the key, the end ------------------------------------------------------------------------------------------------
 
-function storedKey() {
-  try {
-    return sessionStorage.getItem(KEY_NAME);
-  } catch {
-    return null; // storage is switched off; the key lasts as long as the page
-  }
-}
-
-function storeKey(value) {
-  key = value;
-  try {
-    if (value === null) sessionStorage.removeItem(KEY_NAME);
-    else sessionStorage.setItem(KEY_NAME, value);
-  } catch {
-    // as above
-  }
+function useKey(given) {
+  key = given;
+  storeKey(location.origin, given);
 }
 
 page["key-form"].addEventListener("submit", (event) => {
@@ -383,7 +379,7 @@ page["key-form"].addEventListener("submit", (event) => {
     return;
   }
   page.key.value = "";
-  storeKey(given);
+  useKey(given);
   feed.open(given);
   page.picture.focus();
 });
