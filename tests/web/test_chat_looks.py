@@ -1,12 +1,14 @@
 """How `/` looks: light, dark and on a phone. Leaves pictures where `ROTA_TEST_ARTEFACTS` says."""
 
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from playwright.async_api import Page, expect
 
+from actors.pages import read_pages
 from tests.web.conftest import Chat
 from tests.web.reading import expect_no_sideways_scroll
 from tests.web.scripted_server import ScriptedServer
@@ -69,3 +71,22 @@ async def test_a_wide_screen_in_the_light_and_in_the_dark(
 
 async def test_a_phone(phone: Page, server: ScriptedServer, tmp_path: Path) -> None:
     await seen(phone, server, artefact(tmp_path, "phone"))
+
+
+async def test_every_rule_of_the_sheets_is_understood(page: Page, server: ScriptedServer) -> None:
+    """A browser drops what it cannot read, without a word: what it kept is compared with what was sent."""
+    await page.goto(server.origin)
+    await server.socket()
+    kept = await page.locator("rota-chat").evaluate(
+        """widget => widget.shadowRoot.adoptedStyleSheets.flatMap((sheet) => {
+            const rules = (list) =>
+                [...list].flatMap((rule) => [rule.cssText.split("{")[0], ...rules(rule.cssRules ?? [])]);
+            return rules(sheet.cssRules);
+        }).join(" ")"""
+    )
+    for name in (".remove", ".round", ".edit", ".facts", ".meter", ".talk", ".latest", ".code-copy", ".table", "th"):
+        assert name in kept
+    script = read_pages()["/rota-chat.js"].body.decode()
+    classes = set(re.findall(r"^(?:[^{}]*[ ,>(])?\.([a-z][a-z-]+)(?=[^{};]*\{)", script, re.MULTILINE))
+    assert len(classes) > 20
+    assert {name for name in classes if f".{name}" not in kept} == set()

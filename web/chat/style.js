@@ -11,7 +11,7 @@ export function sheets() {
   made ??= [STYLE, markdownStyle].map((css) => {
     const sheet = new CSSStyleSheet();
     // Many a page makes its root smaller to reckon in tenths; what is read here keeps its size.
-    sheet.replaceSync(css.replace(/(-?[\d.]+)rem/g, "calc($1 * var(--rota-size, max(1rem, 16px)))"));
+    sheet.replaceSync(css.replace(/(-?\d*\.?\d+)rem\b/g, "calc($1 * var(--rota-size, max(1rem, 16px)))"));
     return sheet;
   });
   return made;
