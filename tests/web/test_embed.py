@@ -1,5 +1,6 @@
 """The shop at `/embed`: the chat in a page that is not its own. Leaves pictures where `ROTA_TEST_ARTEFACTS` says."""
 
+import asyncio
 import os
 import re
 from pathlib import Path
@@ -88,3 +89,19 @@ async def test_the_shops_colours_are_the_assistants(page: Page, server: Scripted
     await Chat(page, server, await server.socket()).ask("Hello?")
     stop = page.get_by_role("button", name="Stop")
     await expect(stop).to_have_css("background-color", "rgb(13, 79, 69)")
+
+
+async def test_the_example_of_the_readme_works_here(page: Page, server: ScriptedServer) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    example = readme.split("```js\n", 1)[1].split("```", 1)[0]
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    await page.goto(f"{server.origin}/embed")
+    socket = await server.socket()
+    ended = asyncio.ensure_future(page.evaluate(f"(async () => {{ {example} return [reason, text]; }})()"))
+    answer = await socket.asked()
+    assert answer.create["input"] == "Which one is the lightest?"
+    await answer.begin("The Feather.")
+    await answer.complete()
+    assert await ended == ["stop", "The Feather."]
+    assert said == ["The Feather.", "stop 3"]
