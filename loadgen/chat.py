@@ -25,9 +25,9 @@ from loadgen.command_line import DEFAULT_SERVER, Misuse, is_loopback, server_url
 from protocol.responses import Targets
 from protocol.scenario_arguments import number, whole
 
-ALL_ANSWERED, SOME_FAILED, NO_TALK, TOLD_TO_LEAVE = 0, 1, 2, 128 + 15
+ALL_ANSWERED, SOME_FAILED, NO_TALK, NOBODY_READS, TOLD_TO_LEAVE = 0, 1, 2, 128 + 13, 128 + 15
 """Exit codes: every question was answered, or stopped by who asked it; some answer failed, and the questions came from
-a pipe (a person has seen it); usage or connection error; ended by a signal."""
+a pipe (a person has seen it); usage or connection error; what its answers go to was closed; ended by a signal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
         return asyncio.run(_talk_until_told(Session(url, args.key), settings))
+    except BrokenPipeError:
+        # `rota chat | head`: nobody reads on, and the interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
     except (Misuse, Unreachable, NotOpened) as wrong:
         print(harmless_line(str(wrong)), file=sys.stderr)
         return NO_TALK

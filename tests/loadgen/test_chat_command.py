@@ -1,6 +1,8 @@
 """`rota chat` as a command: its flags, its exit codes, and questions from a pipe."""
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,28 @@ def test_a_failed_answer_to_a_pipe_is_an_exit_code(piped: Piped, capsys: pytest.
     said = capsys.readouterr()
     assert said.out == "Hello ✓.\n"
     assert "Refused: There is no x." in said.err
+
+
+def test_whoever_stops_reading_ends_it_without_a_traceback() -> None:
+    with scripted_server(answer) as server:
+        chat = subprocess.Popen(
+            [sys.executable, "-m", "actors.cli", "chat", server.url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+        )
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        chat.stdout.close()
+        chat.stdin.write(b"One?\nTwo?\n")
+        chat.stdin.close()
+        assert chat.stderr is not None
+        said = chat.stderr.read().decode()
+        chat.stderr.close()
+        assert chat.wait(60) == 141
+    assert "Traceback" not in said
+    assert "BrokenPipe" not in said
 
 
 def test_who_cannot_talk_at_all_hears_why_in_a_sentence(
