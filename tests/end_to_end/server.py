@@ -141,6 +141,16 @@ class Server:
         [found] = await until(line, what=f"request.finished line of {request}")
         return found
 
+    async def finished_since(self, known: int, count: int = 1) -> list[dict[str, Any]]:
+        """The `request.finished` lines after the first `known`, once there are `count` of them: a line is written a
+        moment after its client has heard of the end."""
+
+        async def lines() -> list[dict[str, Any]] | None:
+            found = self.logged("request.finished")[known:]
+            return found if len(found) >= count else None
+
+        return await until(lines, what=f"{count} request.finished lines after {known}")
+
     # --- life ---
 
     def wait_until_ready(self) -> None:

@@ -141,6 +141,7 @@ class Wire:
 async def test_an_answer_is_streamed_stopped_continued_and_found_again_after_a_reload(
     open_tab: OpenTab, real: Server
 ) -> None:
+    known = len(real.logged("request.finished"))
     page = await open_tab(real)
     await expect(page.locator(".model")).to_have_text(real.model)
     wire = Wire(page)
@@ -169,7 +170,7 @@ async def test_an_answer_is_streamed_stopped_continued_and_found_again_after_a_r
     assert wire.asked[2]["previous_response_id"] == wire.ids[1]
     assert wire.asked[2]["input"] == "Say only the word yes."
     # Each question came with the whole conversation, the stopped answers included.
-    figures = [line["input_tokens"] for line in real.logged("request.finished")[-3:]]
+    figures = [line["input_tokens"] for line in await real.finished_since(known, 3)]
     assert figures[0] + 10 < figures[1] < figures[2] - 10
 
 
@@ -290,6 +291,8 @@ async def test_a_moment_offline_is_said_and_costs_no_text(
 async def test_a_line_that_is_cut_in_mid_answer_and_a_long_time_offline(
     open_tab: OpenTab, context: BrowserContext, endless: Server
 ) -> None:
+    await endless.empty()
+    known = len(endless.logged("request.finished"))
     async with Line(endless) as line:
         page = await open_tab(line)
         await ask(page, "Begin.")
@@ -308,7 +311,7 @@ async def test_a_line_that_is_cut_in_mid_answer_and_a_long_time_offline(
         await endless.empty()
         await ask(page, "Are you still there?")
         await expect(page.locator(".progress-text").last).to_have_text("Waiting for the connection…")
-        assert endless.logged("request.finished")[-1]["finish_reason"] == "cancelled"
+        assert (await endless.finished_since(known))[-1]["finish_reason"] == "cancelled"
 
         await context.set_offline(False)
         await expect(page.locator(".answer").last).not_to_have_text(kept, timeout=PATIENCE_MS)
@@ -320,22 +323,25 @@ async def test_a_line_that_is_cut_in_mid_answer_and_a_long_time_offline(
 
 async def test_closing_the_tab_in_mid_answer_frees_its_blocks_at_once(open_tab: OpenTab, endless: Server) -> None:
     before = (await endless.empty()).blocks["used"]
+    known = len(endless.logged("request.finished"))
     page = await open_tab(endless)
     await ask(page, STORY)
     await grows(page)
     assert (await endless.metrics()).blocks["used"] > before
     assert await freed_after(endless, page, before) <= FREED_S
-    assert endless.logged("request.finished")[-1]["finish_reason"] == "cancelled"
+    assert (await endless.finished_since(known))[-1]["finish_reason"] == "cancelled"
 
 
 async def test_closing_the_tab_takes_no_longer_than_the_step_of_a_large_model(open_tab: OpenTab, real: Server) -> None:
+    await real.empty()
+    known = len(real.logged("request.finished"))
     page = await open_tab(real)
     await ask(page, STORY)
     await grows(page)
     before = await real.metrics()
     assert before.blocks["used"] > 0
     await real.lets_go_in_time(before, page.close)
-    assert real.logged("request.finished")[-1]["finish_reason"] == "cancelled"
+    assert (await real.finished_since(known))[-1]["finish_reason"] == "cancelled"
 
 
 async def freed_after(server: Server, page: Page, before: int) -> float:

@@ -119,6 +119,7 @@ async def rota_chat(folder: Path, *arguments: str) -> AsyncIterator[Terminal]:
 async def test_ctrl_c_stops_the_answer_frees_its_blocks_and_the_next_question_is_answered(
     talkative: Server, tmp_path: Path
 ) -> None:
+    known = len(talkative.logged("request.finished"))
     async with rota_chat(tmp_path, talkative.url, *LONG) as terminal:
         await terminal.shows(f"Talking to {talkative.model}.")
         await terminal.prompts()
@@ -137,7 +138,7 @@ async def test_ctrl_c_stops_the_answer_frees_its_blocks_and_the_next_question_is
         terminal.press(b"\x04")
         assert await asyncio.wait_for(terminal.process.wait(), PATIENCE_S) == 0
         assert terminal.is_as_before
-    first, second = talkative.logged("request.finished")[-2:]
+    first, second = await talkative.finished_since(known, 2)
     assert first["finish_reason"] == "cancelled"
     assert second["finish_reason"] == "length"
     assert second["input_tokens"] > first["input_tokens"] + first["output_tokens"], "it did not continue"

@@ -133,7 +133,7 @@ async def test_a_reload_in_mid_answer_keeps_what_had_come_and_says_so(chat: Chat
     assert await chat.socket.close_code() == 1000
     again = await chat.server.socket()
     await expect(page.locator(".answer")).to_have_text("One")
-    await expect(page.locator(".end-text")).to_have_text("Interrupted after 3 characters: the page was left.")
+    await expect(page.locator(".end-text")).to_have_text("Interrupted: the page was left after 3 characters.")
     await page.get_by_role("button", name="Try again").click()
     assert (await again.asked()).create["input"] == "Count."
 

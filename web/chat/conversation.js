@@ -2,7 +2,7 @@
 // clock.
 
 // Errors of these types say that the same request will be refused again, whenever it is sent.
-const FOR_GOOD = new Set(["invalid_request_error", "authentication_error", "permission_error"]);
+const FOR_GOOD = /^(invalid_request|authentication|permission)_error$/;
 
 const TOO_BIG = 1009;
 
@@ -70,7 +70,7 @@ export function apply(turn, event) {
         message: event.error.message,
         code: event.error.code,
         retryAfterMs: event.error.retry_after_ms ?? null,
-        mayPass: event.error.retry_after_ms != null || !FOR_GOOD.has(event.error.type),
+        mayPass: event.error.retry_after_ms != null || !FOR_GOOD.test(event.error.type),
       };
       break;
   }

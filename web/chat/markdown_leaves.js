@@ -141,7 +141,7 @@ export class Code {
   constructor(fence, tools) {
     this.fence = fence;
     this.#tools = tools;
-    const button = element("button", { type: "button", class: "code-copy" }, "Copy");
+    const button = element("button", { class: "code-copy" }, "Copy");
     button.addEventListener("click", () => tools.copy(this.#code.textContent, this.#code, button));
     const head = element("div", { class: "code-head" }, element("span", { class: "code-language" }, fence.language), button);
     this.#pre = element("pre", {}, this.#code);

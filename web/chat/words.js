@@ -65,8 +65,10 @@ export function kept({ phase, stopping }, hasEscape) {
 
 /** Why a turn ended, or null where the answer itself says enough. */
 export function ending(turn) {
+  const { text } = turn;
   const { reason, message, code } = turn.ending;
-  const soFar = count([...turn.text].length, "character");
+  const soFar = `after ${count([...text].length, "character")}`;
+  const interrupted = (what) => `Interrupted: ${what} ${text ? soFar : "before the answer began"}.`;
   switch (reason) {
     case "length":
       return "Cut off by the output limit.";
@@ -75,18 +77,15 @@ export function ending(turn) {
     case "deadline":
       return "Out of time: the deadline passed before the answer was complete.";
     case "failed":
-      if (code !== "worker_failed" && code !== "server_error" && message) return turn.text ? `Interrupted after ${soFar}. ${message}` : message;
-      return turn.text ? `Interrupted: the server failed after ${soFar}.` : "Interrupted: the server failed before the answer began.";
+      if (code === "worker_failed" || code === "server_error" || !message) return interrupted("the server failed");
+      return text ? `Interrupted ${soFar}. ${message}` : message;
     case "lost":
-      if (code === LEFT) {
-        return turn.text ? `Interrupted after ${soFar}: the page was left.` : "Interrupted: the page was left before the answer began.";
-      }
       if (code === 1009) return "The message is larger than this server accepts.";
-      return turn.text ? `Interrupted: the connection was lost after ${soFar}.` : "Interrupted: the connection was lost before the answer began.";
+      return interrupted(code === LEFT ? "the page was left" : "the connection was lost");
     case "refused":
       return message;
     default:
-      return turn.text ? null : "The model had nothing to say.";
+      return text ? null : "The model had nothing to say.";
   }
 }
 
