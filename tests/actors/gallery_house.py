@@ -9,11 +9,11 @@ from actors.config import Config
 from actors.reaper import Patience
 from actors.tracing import Tracer
 from actors.vocabulary import Vocabulary
-from protocol.turns import Life
+from protocol.turns import Frame, Life
 from tests.actors.test_engine import CONFIG, LONGEST_S, House
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.sockets import FakeSocket
-from tests.simulation.watchers import WatchingSocket
+from tests.simulation.watchers import WatchingSocket, decode
 
 
 class GalleryHouse(House):
@@ -32,6 +32,31 @@ class GalleryHouse(House):
         await self.until(lambda: true(list(watcher.books.lives.values())))
         watcher.books.check()
         return list(watcher.books.lives.values())
+
+
+class Keeping(WatchingSocket):
+    """Keeps every frame as it came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raw: list[bytes] = []
+        take = self.books.take
+
+        def keep(frame: bytes) -> None:
+            self.raw.append(frame)
+            take(frame)
+
+        self.books.take = keep  # type: ignore[method-assign]
+
+    @property
+    def frames(self) -> list[Frame]:
+        return [frame for frame in map(decode, self.raw) if isinstance(frame, Frame)]
+
+
+def keep(house: GalleryHouse, tenant: str = "") -> Keeping:
+    socket = Keeping()
+    house.serving.append(asyncio.create_task(house.engine.open_watcher(socket, tenant), name="watcher"))
+    return socket
 
 
 Scene = Callable[[GalleryHouse], Coroutine[Any, Any, None]]
