@@ -15,7 +15,7 @@ Three decisions make the rest easy to reason about:
 import asyncio
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from enum import Enum
 from functools import partial
@@ -296,6 +296,21 @@ class Actor(ABC, Generic[Inbox]):
     async def run(self) -> None:
         """Handle messages until cancelled. Raises what `handle` raised when the fate is the worker's."""
         await self._mailbox.each(self._handle_or_lose)
+
+    async def run_beside(self, ticks: Coroutine[Any, Any, None]) -> None:
+        """Handle messages beside `ticks`, which tells this actor what time it is; when one of them ends, so does the
+        other. Raises what either raised."""
+        # No TaskGroup: it would cancel them in another order in every run, and a simulation must be repeatable.
+        tasks = [
+            asyncio.create_task(self._mailbox.each(self._handle_or_lose), name=f"{self.name} handler"),
+            asyncio.create_task(ticks, name=f"{self.name} ticks"),
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _handle_or_lose(self, message: Inbox) -> None:
         try:

@@ -133,17 +133,7 @@ class Gallery(Actor[GalleryInbox]):
 
     async def run(self) -> None:
         """Handle messages; and tick, while somebody watches."""
-        # No TaskGroup: it would cancel them in another order in every run, and a simulation must be repeatable.
-        tasks = [
-            asyncio.create_task(super().run(), name="gallery handler"),
-            asyncio.create_task(self._tick_while_watched(), name="gallery ticks"),
-        ]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await self.run_beside(self._tick_while_watched())
 
     async def _tick_while_watched(self) -> None:
         while True:

@@ -98,17 +98,7 @@ class Reaper(Actor[ReaperInbox]):
 
     async def run(self) -> None:
         """Handle messages, and tick."""
-        # No TaskGroup: it would cancel them in another order in every run, and a simulation must be repeatable.
-        tasks = [
-            asyncio.create_task(super().run(), name="reaper handler"),
-            asyncio.create_task(self._tick_for_ever(), name="reaper ticks"),
-        ]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await self.run_beside(self._tick_for_ever())
 
     async def _tick_for_ever(self) -> None:
         while True:
