@@ -17,14 +17,17 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Batch:
-    """A ragged batch, sequence after sequence.
+    """A ragged batch, sequence after sequence, of `requests`.
 
-    `ids` and `positions` are `[tokens]`; `starts` (the position of a sequence's first token here) and `counts` (its
-    tokens here) `[sequences]`. `tables` holds the block tables one after another, sequence i's from `table_begins[i]`
-    to `table_begins[i + 1]`.
+    `ids`, `follows` and `positions` are `[tokens]`; `starts` (the position of a sequence's first token here) and
+    `counts` (its tokens here) `[sequences]`. `follows` is -1 where a token is known; else its place among those that
+    the step before chooses (`Chunk.follows`). `tables` holds the block tables one after another, sequence i's from
+    `table_begins[i]` to `table_begins[i + 1]`.
     """
 
+    requests: tuple[str, ...]
     ids: Ints
+    follows: Ints
     positions: Ints
     starts: Ints
     counts: Ints
@@ -42,7 +45,7 @@ class Batch:
 
 def batch_of(chunks: Sequence[Chunk], block_size: int, blocks: int) -> Batch:
     """The arrays of `chunks`, at least one. Raises ValueError on a block table that does not cover its chunk, or that
-    names a block outside 0 .. `blocks` - 1."""
+    names a block outside 0 .. `blocks` - 1, and on a chunk of several tokens of which one is to follow."""
     ids = np.frombuffer(b"".join([it.tokens for it in chunks]), "<i4")
     tables = np.frombuffer(b"".join([it.blocks for it in chunks]), "<i4")
     starts = np.array([it.start for it in chunks], np.int32)
@@ -58,6 +61,10 @@ def batch_of(chunks: Sequence[Chunk], block_size: int, blocks: int) -> Batch:
         )
     if tables.size and not 0 <= tables.min() <= tables.max() < blocks:
         raise ValueError(f"a block table names a block outside 0 .. {blocks - 1}")
+    followers = np.array([it.follows for it in chunks], np.int32)
+    if ((followers >= 0) & (counts != 1)).any():
+        raise ValueError("a chunk of several tokens cannot follow the step before")
     firsts = np.cumsum(counts) - counts
     positions = np.arange(ids.size, dtype=np.int32) + np.repeat(starts - firsts.astype(np.int32), counts)
-    return Batch(ids, positions, starts, counts, tables, begins)
+    requests = tuple([it.request for it in chunks])
+    return Batch(requests, ids, np.repeat(followers, counts), positions, starts, counts, tables, begins)

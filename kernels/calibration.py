@@ -108,7 +108,7 @@ def steps_to_run(
         starts = [mean // 2 + mean * (2 * row + 1) // (2 * rows) for row in range(rows)]
         # Each table begins elsewhere, or all rows would read what the first has just brought into the device's caches.
         return tuple(
-            Chunk("calibration", start, bytes(4), table(start + 1, row * pool // rows), Sampling())
+            Chunk(f"calibration {row}", start, bytes(4), table(start + 1, row * pool // rows), Sampling())
             for row, start in enumerate(starts)
         )
 

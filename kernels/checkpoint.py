@@ -15,10 +15,12 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from kernels import ModelError
 from kernels.default_model import DEFAULT_MODEL, fetch_default_model
@@ -27,6 +29,8 @@ MARKER = "rota.json"
 HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 _FORMAT = 1
 """Part of every key in the cache: raise it when what we write there changes."""
+_LOOK_S = 0.1
+"""How often one that waits for another server looks: the parent takes a worker that does nothing at all for hung."""
 _DEFAULT_FORMAT = 2
 """The same, of the default model alone."""
 DEFAULT_SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
@@ -266,15 +270,22 @@ def _whole(folder: Path) -> bool:
 @contextmanager
 def _locked(file: Path, key: str) -> Iterator[None]:
     """Hold an exclusive lock on `file`; the system drops it when the process ends, however it ends."""
+    with file.open("w") as held:
+        if not _taken(held):
+            say(f"waiting for another server that is making {key}")
+            while not _taken(held):
+                time.sleep(_LOOK_S)
+        yield
+
+
+def _taken(held: IO[str]) -> bool:
     import fcntl
 
-    with file.open("w") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another server that is making {key}")
-            fcntl.flock(held, fcntl.LOCK_EX)
-        yield
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _digest(content: bytes) -> str:

@@ -22,8 +22,6 @@ CPU_KV_DEFAULT = 4 * GIB
 """On a CPU the memory is shared with everything else the machine does: enough for some 180,000 tokens of a small
 model, and a laptop stays usable."""
 CPU_KV_SHARE = 0.5
-GPU_SHARE = 0.92
-"""Of a GPU's free memory. The rest is for fragmentation and for what the driver takes later."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +44,13 @@ def plan(
     max_context: int,
     max_rows: int,
     kv_memory: int | None,
-    on_gpu: bool,
+    gpu_bytes: int | None,
 ) -> Budget:
     """How many blocks there will be.
 
     `available_bytes` is free with the weights already loaded and no step running. `kv_memory` is what was asked for,
-    None for a choice of ours. Never more than `max_rows` requests of `max_context` tokens could use.
+    None for a choice of ours: on a GPU all of `gpu_bytes` beside what a step needs, and on a CPU, where that is None, a
+    share of what is free. Never more than `max_rows` requests of `max_context` tokens could use.
 
     Raises ModelError, with the arithmetic, when not one request of `max_context` tokens fits, or when what was asked
     for is not there.
@@ -59,8 +58,8 @@ def plan(
     blocks_each = -(-max_context // block_size)
     room = available_bytes - working_bytes
     if kv_memory is None:
-        share = int(available_bytes * GPU_SHARE) - working_bytes if on_gpu else int(room * CPU_KV_SHARE)
-        kv_bytes = share if on_gpu else min(CPU_KV_DEFAULT, share)
+        on_cpu = min(CPU_KV_DEFAULT, int(room * CPU_KV_SHARE))
+        kv_bytes = on_cpu if gpu_bytes is None else min(room, gpu_bytes - working_bytes)
     else:
         kv_bytes = kv_memory
         if kv_bytes > room:
@@ -78,6 +77,23 @@ def plan(
             f"Set kv-memory to {_size(_whole_mib(blocks_each * block_bytes))} or more, or max-context lower."
         )
     return Budget(weights_bytes, blocks * block_bytes, working_bytes, blocks)
+
+
+def gpu_bytes(device: torch.device, fraction: float) -> int | None:
+    """Bytes of a GPU that may still be taken before `fraction` of it is, others' share counted; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return int(total * fraction) - (total - free)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether a step failed for lack of memory, so that a smaller one may not."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # torch's allocator for the CPU has no exception of its own.
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 def available_bytes(device: torch.device) -> int:

@@ -5,6 +5,7 @@ Knows the messages of a worker and what of a model's configuration they tell. Im
 
 import json
 import time
+from collections.abc import Callable
 
 from kernels import ModelError
 from kernels.checkpoint import Checkpoint
@@ -23,6 +24,11 @@ class Nothing:
     def __init__(self, vocabulary: int) -> None:
         tokens = ORDINARY if ORDINARY.stop <= vocabulary else range(vocabulary // 2)
         self._tokens = [SampledToken(it) for it in tokens]
+
+    def serve(self, receive: Callable[[], Step | None], send: Callable[[StepDone], None]) -> None:
+        """Run what comes until nothing does."""
+        while (step := receive()) is not None:
+            send(self.run(step))
 
     def run(self, step: Step) -> StepDone:
         began = time.perf_counter()
@@ -56,5 +62,6 @@ def load(files: Checkpoint, wish: LoadModel) -> tuple[ModelReady, Nothing]:
         working_bytes=0,
         first_step_s=0.0,
         kernels=COMPUTED_BY,
+        steps_in_flight=wish.steps_in_flight or 1,
     )
     return ready, Nothing(vocabulary)

@@ -1,9 +1,10 @@
 """`python -m kernels.worker FD`: the process that holds the device, the weights and the KV tensors.
 
 A plain loop on an inherited socket: LoadModel in; ModelFound and then ModelReady or ModelRefused out; then one
-StepDone for each Step, until the other end closes. A frame is its length (4 bytes, little-endian) and that many bytes
-of MessagePack, one message of `ToWorker` or `FromWorker`. Knows no request and keeps nothing between steps but the
-cache; whatever goes wrong in a step ends the process, and the parent starts another.
+StepDone or StepFailed for each Step, in their order, until the other end closes. A frame is its length (4 bytes,
+little-endian) and that many bytes of MessagePack, one message of `ToWorker` or `FromWorker`. Knows no request and keeps
+nothing between steps but the cache and what the last one chose; what goes wrong in a step, other than that there is no
+memory for it, ends the process, and the parent starts another.
 """
 
 import os
@@ -11,7 +12,9 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -24,6 +27,7 @@ from protocol.messages import (
     ModelRefused,
     Step,
     StepDone,
+    StepFailed,
     ToWorker,
 )
 
@@ -76,15 +80,23 @@ def serve(pipe: Pipe) -> int:
     except ModelError as error:
         pipe.send(ModelRefused(str(error)))
         return REFUSED_STATUS
-    while (message := pipe.receive()) is not None:
-        if not isinstance(message, Step):
-            raise TypeError(f"a worker that has loaded takes Steps, not a {type(message).__name__}")
-        pipe.send(run(message))
+
+    def next_step() -> Step | None:
+        message = pipe.receive()
+        if isinstance(message, LoadModel):
+            raise TypeError("a worker that has loaded takes Steps, not another LoadModel")
+        return message
+
+    run(next_step, pipe.send)
     return 0
 
 
-def _ready(pipe: Pipe, load: LoadModel) -> Callable[[Step], StepDone]:
-    """Find, load and measure the model, telling the parent each time. Returns what runs a step."""
+Run = Callable[[Callable[[], Step | None], Callable[[StepDone | StepFailed], None]], None]
+"""Takes steps from the first until it gives None, and tells the second how each has ended."""
+
+
+def _ready(pipe: Pipe, load: LoadModel) -> Run:
+    """Find, load and measure the model, telling the parent each time. Returns what runs its steps."""
     from kernels import checkpoint
 
     files = checkpoint.resolve(load.model)
@@ -96,23 +108,24 @@ def _ready(pipe: Pipe, load: LoadModel) -> Callable[[Step], StepDone]:
         ready, made_up = nothing.load(files, load)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         pipe.send(ready)
-        return made_up.run
+        return made_up.serve
 
     # Only now: importing torch and transformers takes seconds, in which the parent can load the tokeniser.
-    from kernels import serving
+    from kernels import serving, turns
 
     loaded = serving.load(files, load)
     # Service managers signal every process of a group, as a terminal does. Running answers are to end first, and
     # nothing half-made is left to take out of the cache: from here on the parent says when to leave.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pipe.send(loaded.ready)
-    return loaded.run
+    return partial(turns.overlapped if loaded.runner.runs_beside else turns.one_by_one, loaded.runner)
 
 
 def main() -> None:
     die_with_parent()
-    # A Ctrl-C at the terminal reaches every process of the group; the parent decides what it means.
+    # A Ctrl-C at the terminal, or its end, reaches every process of the group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # A polite end still unwinds, so that a half-made model is taken out of the cache.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     # Whatever a library prints belongs to the log, not to the parent's standard output.
@@ -129,6 +142,9 @@ def main() -> None:
         status = serve(Pipe(sock))
     except BrokenPipeError:  # the parent has gone while we were answering it
         status = 0
+    except Exception:  # noqa: BLE001  told, and then out at once: a device that has failed may hang whoever cleans up
+        traceback.print_exc()
+        status = 1
     sys.stderr.flush()
     # Tearing torch down takes a good part of a second and frees nothing the system does not free at once.
     os._exit(status)

@@ -16,8 +16,8 @@ from kernels.decoder import Decoder
 from kernels.kv_cache import KVCache, LayerShape, zeros
 from kernels.native import binding
 from kernels.native.binding import WISH, Best, LayerWeights, Shape, Step, Unit
-from kernels.native.structure import Structure, Unknown, rotations, structure_of
 from kernels.sampling import greedy, sample, uniform
+from kernels.structure import Structure, Unknown, rotations, structure_of
 from protocol.messages import SampledToken, Sampling
 
 LANES = 16

@@ -1,3 +1,4 @@
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from kernels.native.build import NotBuilt
 from kernels.native.stack import NativeStack
 from kernels.quiet import quiet_transformers
 from kernels.runner import Forward, Runner, TorchForward
+from tests.kernels.native.decoders import FAMILIES, Decoders, make_decoder
 from tests.models import make_small_model
 
 CPU = torch.device("cpu")
@@ -62,3 +64,14 @@ def small_forward(request: pytest.FixtureRequest, small_decoder: Decoder) -> For
 def small_runner(small_decoder: Decoder, small_forward: Forward) -> Runner:
     cache = small_forward.new_cache(small_decoder.layers, 512, 16, torch.float32, CPU)
     return Runner(small_decoder, cache, small_forward)
+
+
+@pytest.fixture(scope="session")
+def decoders(tmp_path_factory: pytest.TempPathFactory) -> Decoders:
+    root = tmp_path_factory.mktemp("decoders")
+
+    @cache
+    def made(family: str, dtype: torch.dtype) -> Decoder:
+        return make_decoder(root / f"{family} {dtype}", dtype, **FAMILIES[family])
+
+    return made

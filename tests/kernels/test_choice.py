@@ -13,8 +13,8 @@ from kernels.native import binding, build, stack
 from kernels.native.binding import Failed, Library
 from kernels.native.build import NotBuilt
 from kernels.native.stack import NativeStack
-from kernels.native.structure import rotations
 from kernels.runner import TorchForward
+from kernels.structure import rotations
 from tests.kernels.native.decoders import FAMILIES, Part, apart, heads, make_decoder, new_cache, step
 
 SLOWER = "It runs on plain torch, which is slower.\n"

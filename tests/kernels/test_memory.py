@@ -15,7 +15,7 @@ FACTS: dict[str, Any] = {
     "max_context": 8192,
     "max_rows": 256,
     "kv_memory": None,
-    "on_gpu": False,
+    "gpu_bytes": None,
 }
 
 
@@ -29,8 +29,29 @@ def test_a_cpu_gets_half_of_what_is_free_when_that_is_less() -> None:
     assert plan(**FACTS | {"available_bytes": 4 * GIB}).kv_bytes == int(1.75 * GIB)
 
 
-def test_a_gpu_gets_nearly_all() -> None:
-    assert plan(**FACTS | {"on_gpu": True}).kv_bytes == pytest.approx(8.7 * GIB, rel=0.01)
+def test_a_gpu_gets_all_it_may_beside_what_a_step_needs() -> None:
+    assert plan(**FACTS | {"gpu_bytes": 9 * GIB}).kv_bytes == int(8.5 * GIB)
+    assert plan(**FACTS | {"gpu_bytes": 20 * GIB, "max_rows": 64}).kv_bytes == int(9.5 * GIB)
+
+
+def test_a_gpu_that_others_have_filled_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(ModelError, match="the KV blocks have 0 MiB"):
+        plan(**FACTS | {"gpu_bytes": -GIB})
+
+
+def test_there_is_no_gpu_memory_on_a_cpu() -> None:
+    assert memory.gpu_bytes(torch.device("cpu"), 0.9) is None
+
+
+def test_lack_of_memory_is_told_from_other_errors() -> None:
+    assert memory.out_of_memory(MemoryError())
+    assert memory.out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(2**60)
+    assert memory.out_of_memory(error.value)
+    with pytest.raises(RuntimeError) as error:
+        torch.ones(2) @ torch.ones(3)
+    assert not memory.out_of_memory(error.value)
 
 
 def test_no_more_than_could_be_used() -> None:

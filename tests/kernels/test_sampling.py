@@ -37,7 +37,7 @@ def naive(logits: np.ndarray, asked: Sampling, position: int) -> int:
     return int(order[min(int(place), len(order) - 1)])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     asked=st.lists(samplings, min_size=1, max_size=6),
     scale=st.sampled_from([0.01, 1.0, 5.0]),

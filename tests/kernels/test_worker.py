@@ -101,7 +101,8 @@ def test_it_loads_runs_steps_and_ends_when_the_parent_is_gone(
     assert (ready.blocks, ready.kv_bytes) == (2**22 // 16384, 2**22)
     assert ready.working_bytes > 0
     assert 0 < ready.first_step_s < 5
-    child.process.send_signal(signal.SIGINT)  # Ctrl-C is the parent's business
+    for meant_for_the_parent in (signal.SIGINT, signal.SIGHUP):
+        child.process.send_signal(meant_for_the_parent)
     for number in range(1, 4):
         child.send(Step(number, (prompt([1, 2, number], [number], Sampling(logprobs=2)), prompt([4], [9]))))
         done = child.receive()

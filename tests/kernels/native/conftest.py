@@ -1,22 +1,7 @@
-from functools import cache
-
 import pytest
-import torch
 
-from kernels.decoder import Decoder
 from kernels.native.binding import Library
-from tests.kernels.native.decoders import FAMILIES, Decoders, Stacks, make_decoder
-
-
-@pytest.fixture(scope="session")
-def decoders(tmp_path_factory: pytest.TempPathFactory) -> Decoders:
-    root = tmp_path_factory.mktemp("decoders")
-
-    @cache
-    def made(family: str, dtype: torch.dtype) -> Decoder:
-        return make_decoder(root / f"{family} {dtype}", dtype, **FAMILIES[family])
-
-    return made
+from tests.kernels.native.decoders import Decoders, Stacks
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from kernels.batch import batch_of
 from kernels.kv_cache import KVCache, block_bytes
 from kernels.native.binding import Library, Unit
 from kernels.native.stack import NativeStack, TiledKVCache
-from kernels.native.structure import Unknown
 from kernels.runner import TorchForward
+from kernels.structure import Unknown
 from tests.kernels.native.claims import FLOAT32_APART, assert_torchs_logits
 from tests.kernels.native.decoders import (
     BFLOAT16,

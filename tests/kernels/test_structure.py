@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from kernels.decoder import Decoder
-from kernels.native.structure import Unknown, rotations, structure_of
+from kernels.structure import Unknown, rotations, structure_of
 from tests.kernels.native.decoders import FAMILIES, Decoders, heads, make_decoder
 
 

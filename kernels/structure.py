@@ -1,4 +1,4 @@
-"""Which models the CPU kernels know, and what of a model they need.
+"""Which models our own kernels know, and what of a model they need.
 
 Knows the decoder layers of transformers' Llama, Mistral, Qwen2 and Qwen3 by name and by structure, and says in a
 sentence why another is not one of them. Does not know how they are run.
@@ -20,7 +20,7 @@ MOST_HEAD_DIM = 256
 
 
 class Unknown(Exception):
-    """The model is not one that the CPU kernels know; its text says why, as a clause."""
+    """The model is not one that our own kernels know; its text says why, as a clause."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Parts of the check that go wrong, for its own tests."""
