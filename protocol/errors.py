@@ -24,6 +24,8 @@ ErrorCode = Literal[
     "origin_not_allowed",
     "previous_response_not_found",
     "rate_limit_exceeded",
+    "response_not_found",
+    "response_resumed_elsewhere",
     "server_overloaded",
     "shutting_down",
     "unsupported_input",
@@ -46,6 +48,8 @@ _STATUS_AND_TYPE: dict[ErrorCode, tuple[int, str]] = {
     # OpenAI answers 400, not 404, over a WebSocket.
     "previous_response_not_found": (400, "invalid_request_error"),
     "rate_limit_exceeded": (429, "rate_limit_error"),
+    "response_not_found": (404, "invalid_request_error"),
+    "response_resumed_elsewhere": (409, "invalid_request_error"),
     "server_overloaded": (503, "server_error"),
     "shutting_down": (503, "server_error"),
     "unsupported_input": (400, "invalid_request_error"),
@@ -110,9 +114,14 @@ def invalid_stream_id(given: object) -> WireError:
     )
 
 
-def unsupported_parameter(field: str, advice: str = "Leave it out.", given: str = "the value given") -> WireError:
+_LEAVE_OUT, _GIVEN = "Leave it out.", "the value given"
+
+
+def unsupported_parameter(field: str, advice: str = _LEAVE_OUT, given: str = _GIVEN) -> WireError:
     """`field` is the path of a parameter that rota does not have, or of a value it does not have for one it has."""
-    return WireError("unsupported_parameter", f"rota does not support '{shown(field)}' with {given}. {advice}", field)
+    # Nothing but a value that is named, or advice, lets anybody think that another value would do.
+    value = "" if (advice, given) == (_LEAVE_OUT, _GIVEN) else f" with {given}"
+    return WireError("unsupported_parameter", f"rota does not support '{shown(field)}'{value}. {advice}", field)
 
 
 def unknown_parameter(field: str, known: Iterable[str] = ()) -> WireError:
@@ -149,11 +158,11 @@ def context_length_exceeded(
     """`max_output_tokens` is None when the client did not set it: lowering it is then no advice. `at_least`: nobody
     counted, since the input cannot be shorter than this."""
     asked = "" if max_output_tokens is None else f" and max_output_tokens is {max_output_tokens:,}"
-    tokens = f"{'at least ' if at_least else ''}{input_tokens:,}"
+    tokens = f"{'at least ' if at_least else ''}{input_tokens:,} token{'s' if input_tokens != 1 else ''}"
     advice = "Shorten the input." if max_output_tokens is None else "Shorten the input or lower max_output_tokens."
     return WireError(
         "context_length_exceeded",
-        f"The prompt is {tokens} tokens{asked}; this model's context is {max_context:,}. {advice}",
+        f"The prompt is {tokens}{asked}; a prompt and its answer may have {max_context:,} together. {advice}",
         "input" if input_tokens >= max_context or max_output_tokens is None else "max_output_tokens",
     )
 
@@ -164,6 +173,23 @@ def previous_response_not_found(response_id: str) -> WireError:
         f"The response '{shown(response_id)}' is not known here, or is no longer kept. "
         "Send the whole conversation in input, without previous_response_id.",
         "previous_response_id",
+    )
+
+
+def response_not_found(response_id: str) -> WireError:
+    """For another key's response too: whose it is, or was, is told to nobody."""
+    return WireError(
+        "response_not_found",
+        f"The response '{shown(response_id)}' is not known here, or can no longer be resumed. Ask again with "
+        "response.create.",
+        "response_id",
+    )
+
+
+def response_resumed_elsewhere(response_id: str) -> WireError:
+    return WireError(
+        "response_resumed_elsewhere",
+        f"The response '{shown(response_id)}' was resumed on a newer connection, and is told there from now on.",
     )
 
 
@@ -205,7 +231,7 @@ def websocket_connection_expired(max_age_s: float) -> WireError:
     """OpenAI's own use of the code: this socket has lived as long as one may."""
     return WireError(
         "websocket_connection_limit_reached",
-        f"This connection is {max_age_s / 60:,.0f} minutes old, the most one may be. Open a new one to continue.",
+        f"This connection is {long_time(max_age_s)} old, the most one may be. Open a new one to continue.",
     )
 
 
@@ -232,12 +258,12 @@ def deadline_exceeded(waited_ms: float, deadline_ms: float | None) -> WireError:
         return WireError(
             "deadline_exceeded",
             f"The request waited {duration(waited_ms)} for its turn, the longest this server lets one wait. "
-            "Send it again when the server is less busy.",
+            "Send it again later.",
         )
     return WireError(
         "deadline_exceeded",
         f"The deadline of {duration(deadline_ms)} passed while the request waited for its turn. "
-        "Raise deadline_ms, or send it again when the server is less busy.",
+        "Raise deadline_ms, or send it again later.",
         "deadline_ms",
     )
 
@@ -247,11 +273,7 @@ def deadline_unreachable(estimated_ms: float, deadline_ms: float, *, alone: bool
 
     `alone`: reading the prompt takes longer than the deadline by itself, however little else there is to do.
     """
-    advice = (
-        "Shorten the input, or raise deadline_ms."
-        if alone
-        else "Raise deadline_ms, or send it again when the server is less busy."
-    )
+    advice = "Shorten the input, or raise deadline_ms." if alone else "Raise deadline_ms, or send it again later."
     return WireError(
         "deadline_exceeded",
         f"The first token would come after about {duration(estimated_ms)}, and the deadline is "
@@ -290,6 +312,14 @@ def internal_error() -> WireError:
 def duration(ms: float) -> str:
     """A time as a reader takes it in: "40 ms", "1.5 s". Rounded up, but not for what a difference of floats adds."""
     return f"{math.ceil(ms - 0.001):,} ms" if ms < 100 else f"{ms / 1000:,.1f} s"
+
+
+def long_time(seconds: float) -> str:
+    """How long something may last: "60 minutes", "90 seconds". Minutes only where they are whole."""
+    if seconds >= 60 and seconds % 60 == 0:
+        minutes = round(seconds / 60)
+        return f"{minutes:,} minute{'s' if minutes != 1 else ''}"
+    return f"{seconds:,g} second{'s' if seconds != 1 else ''}"
 
 
 def shown(text: str, most: int = 80) -> str:

@@ -4,9 +4,15 @@ Knows fields, their names, and which are left out when not known (UNSET). Knows 
 after which: `protocol.events` does.
 """
 
+import math
+
 from msgspec import UNSET, Struct, UnsetType
 
 from protocol.responses import Targets
+from protocol.tokens import TokenLogprob
+
+_LEAST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON does not have; the number that clients of other servers know."""
 
 # --- the objects inside events ---------------------------------------------------------------------------------------
 
@@ -262,3 +268,22 @@ class SteerFailed(Struct, frozen=True, tag_field="type", tag="response.steer.fai
     sequence_number: int
     error: SteerError
     steer: Steer
+
+
+# --- small conversions -----------------------------------------------------------------------------------------------
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _LEAST_LOGPROB
+
+
+def logprob_of(given: TokenLogprob) -> Logprob:
+    """As deltas have it."""
+    top = [Alternative(token, _finite(logprob)) for token, logprob in given.top]
+    return Logprob(given.token, _finite(given.logprob), top)
+
+
+def logprob_bytes_of(given: TokenLogprob) -> LogprobBytes:
+    """As parts have it."""
+    top = [AlternativeBytes(token, list(token.encode()), _finite(logprob)) for token, logprob in given.top]
+    return LogprobBytes(given.token, list(given.token.encode()), _finite(given.logprob), top)

@@ -1,10 +1,12 @@
 """The wire, to the client: the events of one response in their order, and the few that belong to none.
 
 Knows which event follows which, what each end is called, and the text delivered so far. Does no I/O and has no clock:
-what happened is told to it, and it returns frames (JSON in UTF-8) to be sent in that order.
+what happened is told to it, and it returns frames (JSON in UTF-8) to be sent in that order. Each can be
+made `again`, for a reader who has missed it: what is kept for that is what was told, not the frames.
 """
 
 import math
+from array import array
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -14,8 +16,6 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from protocol.errors import WireError, internal_error, worker_failed
 from protocol.event_shapes import (
     ECHOED,
-    Alternative,
-    AlternativeBytes,
     ErrorBody,
     ErrorEvent,
     Failure,
@@ -27,7 +27,6 @@ from protocol.event_shapes import (
     Item,
     ItemEvent,
     Logprob,
-    LogprobBytes,
     Met,
     OutputDetails,
     Part,
@@ -42,6 +41,8 @@ from protocol.event_shapes import (
     TextDelta,
     TextDone,
     Usage,
+    logprob_bytes_of,
+    logprob_of,
 )
 from protocol.kinds import FinishReason
 from protocol.responses import ResponseCreate, ResponseSteer, Targets
@@ -49,8 +50,12 @@ from protocol.tokens import TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 
-_LEAST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON does not have; the number that clients of other servers know."""
+_LOGPROB_BYTES = 128
+"""One alternative in memory: its text, its number and what holds the two."""
+_PREAMBLE_BYTES = 512
+_CHAR_BYTES = 4
+_RESPONSE_BYTES = 16 * 2**10
+"""What is echoed of its request, at most, and all the rest."""
 
 _ENDS: dict[FinishReason, tuple[str, str]] = {
     "stop": ("response.completed", "completed"),
@@ -140,6 +145,13 @@ class ResponseEvents:
             echoed["service_tier"] = service_tier
         self._response = Response(response_id, created_at, model, "in_progress", **echoed)
         self._sequence_number = 0
+        self._preamble: list[tuple[str, str, Place | Progress | UnsetType]] = []
+        """The events before the text: kind, status and `rota` of each."""
+        self._delta_ends = array("I") if create.resumable else None
+        """Of each delta, how many characters had been sent with it; None: no event will be made again."""
+        self._logprob_ends = array("I")
+        """The same of log-probabilities; as long as the other, or empty when none are wanted."""
+        self._terminal: Terminal | None = None
         self._running = False
         self._prefilled_tokens = 0
         self._item_open = False
@@ -156,17 +168,36 @@ class ResponseEvents:
     @property
     def delivered_text(self) -> str:
         """The text sent so far: what a conversation that was cut short continues from."""
-        return "".join(self._deltas)
+        if len(self._deltas) > 1:
+            self._deltas = ["".join(self._deltas)]
+        return self._deltas[0] if self._deltas else ""
+
+    @property
+    def made(self) -> int:
+        """How many events there are so far; the next one has this number."""
+        return self._sequence_number
 
     @property
     def finished(self) -> bool:
         """The terminal event has been made."""
         return self._finished
 
+    @property
+    def kept_bytes(self) -> int:
+        """About how much memory is kept of it, to make its events again from; rather more than less."""
+        alternatives = len(self._logprobs) * (1 + len(self._logprobs[0].top)) if self._logprobs else 0
+        ends = len(self._delta_ends or ()) + len(self._logprob_ends)
+        return (
+            _RESPONSE_BYTES
+            + _PREAMBLE_BYTES * len(self._preamble)
+            + _CHAR_BYTES * (self._delivered_chars + ends)
+            + _LOGPROB_BYTES * alternatives
+        )
+
     def created(self, queued: bool) -> list[bytes]:
         """It exists, and waits (`queued`) or goes straight to the scheduler."""
         assert self._sequence_number == 0, "a response is created once"
-        return [self._response_event("response.created", status="queued" if queued else "in_progress")]
+        return [self._before_text("response.created", "queued" if queued else "in_progress")]
 
     def queued(self, position: int, estimated_wait_ms: float | None) -> list[bytes]:
         """It waits, at this place."""
@@ -174,7 +205,7 @@ class ResponseEvents:
         if self._running or self._finished:
             return []
         place = Place(position, UNSET if estimated_wait_ms is None else estimated_wait_ms)
-        return [self._response_event("response.queued", status="queued", rota=place)]
+        return [self._before_text("response.queued", "queued", place)]
 
     def in_progress(self, progress: Progress | None = None) -> list[bytes]:
         """It runs. Told again when more of its prompt has been read, until there is text."""
@@ -186,7 +217,7 @@ class ResponseEvents:
         self._running = True
         if progress is not None:
             self._prefilled_tokens = progress.prefilled_tokens
-        return [self._response_event("response.in_progress", status="in_progress", rota=_or_unset(progress))]
+        return [self._before_text("response.in_progress", "in_progress", _or_unset(progress))]
 
     def text(self, delta: str, logprobs: Sequence[TokenLogprob] = ()) -> list[bytes]:
         """More text. An empty delta without log-probabilities is nothing to tell."""
@@ -200,8 +231,12 @@ class ResponseEvents:
         self._delivered_chars += len(delta)
         shown: list[Logprob] = []
         if logprobs:
-            shown = [_logprob(each) for each in logprobs]
+            shown = [logprob_of(each) for each in logprobs]
             self._logprobs.extend(logprobs)
+        if self._delta_ends is not None:
+            self._delta_ends.append(self._delivered_chars)
+            if self._wants_logprobs:
+                self._logprob_ends.append(len(self._logprobs))
         frames.append(_encode(TextDelta(self._next(), self._stream_id, self._item_id, delta, shown)))
         return frames
 
@@ -215,34 +250,69 @@ class ResponseEvents:
         elif terminal.reason in ("stop", "stop_text", "length") and not self._item_open:
             # The answer is there, and empty: clients look for its item.
             frames += self._open_item()
-        output: tuple[Item, ...] = ()
-        if self._item_open:
-            status = "completed" if terminal.reason in ("stop", "stop_text") else "incomplete"
-            item = Item(self._item_id, status, (self._whole_part(),))
-            output = (item,)
-            frames += self._close_item(item)
-        frames.append(self._terminal_event(terminal, output))
+        self._terminal = terminal
         self._finished = True
-        return frames
+        part = self._whole_part()
+        places = range(4 if self._item_open else 1)
+        return frames + [self._closing_event(place, self._next(), part) for place in places]
+
+    def again(self, number: int) -> bytes:
+        """The event of that number, as it was made. Only of a response that was asked for as `resumable`."""
+        assert self._delta_ends is not None, "nothing was kept to make it from"
+        assert 0 <= number < self._sequence_number, "it has not been made yet"
+        if number < len(self._preamble):
+            kind, status, rota = self._preamble[number]
+            return self._response_event(kind, number, status=status, rota=rota)
+        place = number - len(self._preamble)
+        if self._item_open:
+            if place < 2:
+                return self._opening_event(place, number)
+            if place - 2 < len(self._delta_ends):
+                return self._delta_again(place - 2, number)
+            place -= 2 + len(self._delta_ends)
+        return self._closing_event(place, number, self._whole_part())
+
+    def _before_text(self, kind: str, status: str, rota: Place | Progress | UnsetType = UNSET) -> bytes:
+        self._preamble.append((kind, status, rota))
+        return self._response_event(kind, self._next(), status=status, rota=rota)
 
     def _open_item(self) -> list[bytes]:
         frames = self.in_progress()
         self._item_open = True
-        item = Item(self._item_id, "in_progress", ())
-        frames.append(_encode(ItemEvent("response.output_item.added", self._next(), self._stream_id, item)))
-        frames.append(self._part_event("response.content_part.added", Part("")))
-        return frames
+        return frames + [self._opening_event(place, self._next()) for place in range(2)]
 
-    def _close_item(self, item: Item) -> list[bytes]:
-        (part,) = item.content
-        logprobs = [_logprob(each) for each in self._logprobs]
-        return [
-            _encode(TextDone(self._next(), self._stream_id, self._item_id, part.text, logprobs)),
-            self._part_event("response.content_part.done", part),
-            _encode(ItemEvent("response.output_item.done", self._next(), self._stream_id, item)),
-        ]
+    def _opening_event(self, place: int, number: int) -> bytes:
+        if place == 0:
+            item = Item(self._item_id, "in_progress", ())
+            return _encode(ItemEvent("response.output_item.added", number, self._stream_id, item))
+        return self._part_event("response.content_part.added", number, Part(""))
 
-    def _terminal_event(self, terminal: Terminal, output: tuple[Item, ...]) -> bytes:
+    def _delta_again(self, place: int, number: int) -> bytes:
+        ends, logprob_ends = self._delta_ends, self._logprob_ends
+        assert ends is not None
+        delta = self.delivered_text[ends[place - 1] if place else 0 : ends[place]]
+        shown: list[Logprob] = []
+        if logprob_ends:
+            told = self._logprobs[logprob_ends[place - 1] if place else 0 : logprob_ends[place]]
+            shown = [logprob_of(each) for each in told]
+        return _encode(TextDelta(number, self._stream_id, self._item_id, delta, shown))
+
+    def _closing_event(self, place: int, number: int, part: Part) -> bytes:
+        """The one at this place of those that end it: three that close the item, if there is one, and the terminal."""
+        assert self._terminal is not None, "it has not ended yet"
+        if not self._item_open:
+            return self._terminal_event(self._terminal, number, ())
+        if place == 0:
+            logprobs = [logprob_of(each) for each in self._logprobs]
+            return _encode(TextDone(number, self._stream_id, self._item_id, part.text, logprobs))
+        if place == 1:
+            return self._part_event("response.content_part.done", number, part)
+        item = Item(self._item_id, _item_status(self._terminal), (part,))
+        if place == 2:
+            return _encode(ItemEvent("response.output_item.done", number, self._stream_id, item))
+        return self._terminal_event(self._terminal, number, (item,))
+
+    def _terminal_event(self, terminal: Terminal, number: int, output: tuple[Item, ...]) -> bytes:
         kind, status = _ENDS[terminal.reason]
         error = self._why(terminal)
         details: Incomplete | UnsetType = UNSET
@@ -250,6 +320,7 @@ class ResponseEvents:
             details = Incomplete("max_output_tokens" if terminal.reason == "length" else None)
         return self._response_event(
             kind,
+            number,
             status=status,
             output=output,
             completed_at=_or_unset(terminal.completed_at) if status == "completed" else UNSET,
@@ -286,15 +357,15 @@ class ResponseEvents:
         # Whoever noticed the loss cannot know how much had been delivered.
         return worker_failed(self._delivered_chars) if terminal.error.code == "worker_failed" else terminal.error
 
-    def _response_event(self, kind: str, **changes: object) -> bytes:
+    def _response_event(self, kind: str, number: int, **changes: object) -> bytes:
         response = structs.replace(self._response, **changes)
-        return _encode(ResponseEvent(kind, self._next(), self._stream_id, response))
+        return _encode(ResponseEvent(kind, number, self._stream_id, response))
 
-    def _part_event(self, kind: str, part: Part) -> bytes:
-        return _encode(PartEvent(kind, self._next(), self._stream_id, self._item_id, part))
+    def _part_event(self, kind: str, number: int, part: Part) -> bytes:
+        return _encode(PartEvent(kind, number, self._stream_id, self._item_id, part))
 
     def _whole_part(self) -> Part:
-        logprobs = [_logprob_bytes(each) for each in self._logprobs] if self._wants_logprobs else UNSET
+        logprobs = [logprob_bytes_of(each) for each in self._logprobs] if self._wants_logprobs else UNSET
         return Part(self.delivered_text, logprobs=logprobs)
 
     def _next(self) -> int:
@@ -309,6 +380,10 @@ _Value = TypeVar("_Value")
 
 def _or_unset(value: _Value | None) -> _Value | UnsetType:
     return UNSET if value is None else value
+
+
+def _item_status(terminal: Terminal) -> str:
+    return "completed" if terminal.reason in ("stop", "stop_text") else "incomplete"
 
 
 def _met(terminal: Terminal) -> Met:
@@ -328,17 +403,3 @@ def _error_body(error: WireError) -> ErrorBody:
 
 def _retry_after(error: WireError) -> int | UnsetType:
     return UNSET if error.retry_after_ms is None else math.ceil(error.retry_after_ms)
-
-
-def _finite(logprob: float) -> float:
-    return logprob if math.isfinite(logprob) else _LEAST_LOGPROB
-
-
-def _logprob(given: TokenLogprob) -> Logprob:
-    top = [Alternative(token, _finite(logprob)) for token, logprob in given.top]
-    return Logprob(given.token, _finite(given.logprob), top)
-
-
-def _logprob_bytes(given: TokenLogprob) -> LogprobBytes:
-    top = [AlternativeBytes(token, list(token.encode()), _finite(logprob)) for token, logprob in given.top]
-    return LogprobBytes(given.token, list(given.token.encode()), _finite(given.logprob), top)

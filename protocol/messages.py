@@ -1,9 +1,10 @@
 """What actors say to one another: the catalogue, by direction.
 
 One Struct a message; each stands, with what it says and to whom, in the module of its subject: `requests.py`,
-`steps.py`, `tokens.py`, `sockets.py`, `clocks.py`, `watching.py`, and how they travel in `kinds.py`. Knows nothing of
-mailboxes, asyncio or tensors. Every message can be encoded and decoded (`tests/protocol/test_messages.py` round-trips
-them all), so an actor can move to another process without changing a line of its own; the executor's already has.
+`steps.py`, `tokens.py`, `sockets.py`, `resuming.py`, `clocks.py`, `watching.py`, and how they travel in `kinds.py`.
+Knows nothing of mailboxes, asyncio or tensors. Every message can be encoded and decoded
+(`tests/protocol/test_messages.py` round-trips them all), so an actor can move to another process without changing a
+line of its own; the executor's already has.
 
 Times are seconds on the engine's monotonic clock. Token sequences and block tables travel as little-endian int32
 (`bytes`), which both sides read without a loop.
@@ -38,6 +39,7 @@ from protocol.requests import (
     Credit,
     Ended,
     Enqueue,
+    GiveWay,
     Moved,
     PromptRead,
     Refused,
@@ -46,6 +48,18 @@ from protocol.requests import (
     Started,
     Stats,
     Tokenised,
+    Unread,
+)
+from protocol.resuming import (
+    Detached,
+    GraceOver,
+    NothingLeft,
+    ReaderLeft,
+    RelayCancel,
+    Relayed,
+    RelayEnded,
+    RelayTaken,
+    Resume,
 )
 from protocol.sockets import (
     CloseConnection,
@@ -67,6 +81,7 @@ from protocol.steps import (
     Sampling,
     Step,
     StepDone,
+    StepFailed,
     ToWorker,
     Work,
     WorkerGone,
@@ -121,9 +136,11 @@ __all__ = [  # noqa: RUF022 (by direction, in the order in which they are said)
     "Stats",
     "Ended",
     "Released",
-    # --- scheduler -> admission
+    # --- scheduler <-> admission
     "Credit",
     "CostsLearned",
+    "Unread",
+    "GiveWay",
     # --- scheduler -> executor -> worker
     "ToWorker",
     "LoadModel",
@@ -139,6 +156,7 @@ __all__ = [  # noqa: RUF022 (by direction, in the order in which they are said)
     "Work",
     "Measured",
     "StepDone",
+    "StepFailed",
     "WorkerLost",
     # --- scheduler <-> detokeniser
     "TokenRow",
@@ -158,6 +176,15 @@ __all__ = [  # noqa: RUF022 (by direction, in the order in which they are said)
     "WatchConnection",
     "CloseConnection",
     "ConnectionClosed",
+    # --- a response's home <-> the connection it is read on, the reaper
+    "Resume",
+    "RelayTaken",
+    "RelayCancel",
+    "ReaderLeft",
+    "Relayed",
+    "RelayEnded",
+    "Detached",
+    "GraceOver",
     # --- the reaper's clocks
     "Watch",
     "Expire",
@@ -179,6 +206,7 @@ __all__ = [  # noqa: RUF022 (by direction, in the order in which they are said)
     "FrameReceived",
     "SocketLost",
     "WriterIdle",
+    "NothingLeft",
     "Tokenised",
     "WorkerGone",
     "Tick",

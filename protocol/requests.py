@@ -71,10 +71,14 @@ class Cancel(RequestControl, frozen=True):
 
 
 class SetPaused(RequestControl, frozen=True):
-    """connection -> scheduler: the reader has fallen behind (`paused`), or caught up."""
+    """connection -> scheduler: the reader has fallen behind (`paused`), or caught up.
+
+    `unread`: nobody reads it, its socket was lost; then it is paused too.
+    """
 
     paused: bool
     at: float
+    unread: bool = False
 
 
 # --- answers of tokeniser, admission and scheduler to the connection --------------------------------------------------
@@ -160,7 +164,7 @@ class Released(RequestControl, frozen=True):
     output_tokens: int = 0
 
 
-# --- scheduler -> admission -------------------------------------------------------------------------------------------
+# --- scheduler <-> admission ------------------------------------------------------------------------------------------
 
 
 class Credit(SingleControl, frozen=True):
@@ -174,6 +178,16 @@ class Credit(SingleControl, frozen=True):
 
     granted: int
     tokens: int
+
+
+class Unread(RequestControl, frozen=True):
+    """scheduler -> admission: nobody reads a request that was let in (`unread`), or somebody does again."""
+
+    unread: bool
+
+
+class GiveWay(RequestControl, frozen=True):
+    """admission -> scheduler: others of its key need the place of this one. If nobody reads it still, it fails."""
 
 
 class CostsLearned(SingleControl, frozen=True):

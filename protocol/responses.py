@@ -1,11 +1,10 @@
-"""The wire, from the client: the three events it can send, and reading one from a frame.
+"""The wire, from the client: the four events it can send, and reading one from a frame.
 
 Knows every field of OpenAI's `response.create` and rota's own beside them: which bear on the answer, which are
 harmless, which rota does not have. Nothing that would change the answer is silently ignored. Knows nothing of what
 only a running server can tell: which models it serves, which responses it keeps, how much context there is.
 """
 
-import re
 from typing import Literal, TypeVar, get_args
 
 import msgspec
@@ -15,6 +14,7 @@ from protocol import errors
 from protocol.errors import Refusal, WireError, shown
 from protocol.frames import kind_of, more_than, read_frame, without_nulls
 from protocol.input_items import Message, read_input
+from protocol.wrong_types import converted
 
 LOGPROBS = "message.output_text.logprobs"
 """The one thing `include` can ask of rota."""
@@ -70,6 +70,7 @@ class ResponseCreate(Struct, frozen=True, omit_defaults=True, tag_field="type", 
     ignore_eos: bool | None = None
     deadline_ms: float | None = None
     targets: Targets | None = None
+    resumable: bool | None = None
 
     @property
     def prefill_only(self) -> bool:
@@ -100,6 +101,17 @@ class ResponseCancel(Struct, frozen=True, omit_defaults=True, tag_field="type", 
     stream_id: str | None = None
 
 
+class ResponseResume(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="response.resume"):
+    """Go on with a response whose socket was lost: every event after number `starting_after`; None: from the first.
+
+    `stream_id` is for a refusal to go to. The response itself goes on upon the lane it was asked on.
+    """
+
+    response_id: str
+    starting_after: int | None = None
+    stream_id: str | None = None
+
+
 class ResponseSteer(Struct, frozen=True, tag_field="type", tag="response.steer"):
     """Change the course of a running response. rota cannot, and gives the input back as it came."""
 
@@ -107,7 +119,8 @@ class ResponseSteer(Struct, frozen=True, tag_field="type", tag="response.steer")
     input: object
 
 
-ClientEvent = ResponseCreate | ResponseCancel | ResponseSteer
+EVENTS = ("response.create", "response.cancel", "response.resume", "response.steer")
+ClientEvent = ResponseCreate | ResponseCancel | ResponseResume | ResponseSteer
 
 
 class Rejected(Struct, frozen=True):
@@ -151,6 +164,8 @@ def _read_event(fields: dict[str, object]) -> ClientEvent:
         case "response.cancel":
             _refuse_unknown(fields, ResponseCancel.__struct_fields__)
             return _convert(fields, ResponseCancel)
+        case "response.resume":
+            return _read_resume(fields)
         case "response.steer":
             return _read_steer(fields)
         case None:
@@ -159,7 +174,7 @@ def _read_event(fields: dict[str, object]) -> ClientEvent:
             wrong = f"There is no event of type '{shown(name)}'."
         case other:
             wrong = f"The type of an event is a string, not {kind_of(other)}."
-    raise _invalid(f"{wrong} Send 'response.create', 'response.cancel' or 'response.steer'.", "type")
+    raise _invalid(f"{wrong} Send one of {', '.join(map(repr, EVENTS))}.", "type")
 
 
 def _read_create(fields: dict[str, object]) -> ResponseCreate:
@@ -179,6 +194,16 @@ def _read_create(fields: dict[str, object]) -> ResponseCreate:
     create = _convert(fields, ResponseCreate)
     _check_limits(create)
     return create
+
+
+def _read_resume(fields: dict[str, object]) -> ResponseResume:
+    _refuse_unknown(fields, ResponseResume.__struct_fields__)
+    if "response_id" not in fields:
+        raise _invalid("response_id is missing. Name the response to go on with.", "response_id")
+    resume = _convert(fields, ResponseResume)
+    if resume.starting_after is not None:
+        _check_range("starting_after", resume.starting_after)
+    return resume
 
 
 def _read_steer(fields: dict[str, object]) -> ResponseSteer:
@@ -274,6 +299,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "seed": (-(2**63), 2**63 - 1),
     "deadline_ms": (0, _MOST),
+    "starting_after": (0, _MOST),
     "targets.ttft_ms": (0, _MOST),
     "targets.itl_ms": (0, _MOST),
 }
@@ -347,41 +373,12 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "prompt_cache_options.mode": ("implicit", "explicit"),
     "prompt_cache_options.ttl": ("30m", "12h"),
 }
-_WORDS = {
-    "array": "a list",
-    "bool": "true or false",
-    "float": "a number",
-    "int": "an integer",
-    "object": "an object",
-    "str": "a string",
-    "null": "null",
-}
-_EXPECTED = re.compile(r"Expected `(.*)`, got `(.*)`")
 
-
-_Event = TypeVar("_Event", ResponseCreate, ResponseCancel, ResponseSteer)
+_Event = TypeVar("_Event", ResponseCreate, ResponseCancel, ResponseResume, ResponseSteer)
 
 
 def _convert(fields: dict[str, object], event: type[_Event]) -> _Event:
-    try:
-        return msgspec.convert(fields, event)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `")
-        # The path of a value inside `metadata` ends in "[...]", which says nothing to a reader.
-        param = path.rstrip("`").removeprefix("$.").removesuffix("[...]")
-        raise _invalid(_reworded(text, param), param) from None
-
-
-def _reworded(text: str, param: str) -> str:
-    """What msgspec found wrong, in the words of JSON."""
-    if param in _CHOICES and text.startswith("Invalid enum value"):
-        return f"{param} must be one of {', '.join(_CHOICES[param])}."
-    if match := _EXPECTED.fullmatch(text):
-        wanted = " or ".join(_WORDS.get(kind, kind) for kind in match[1].split(" | ") if kind != "null")
-        got = "a fraction" if match[1].startswith("int") and match[2] == "float" else _WORDS.get(match[2], match[2])
-        within = "each value of metadata" if param == "metadata" and wanted == "a string" else param
-        return f"{within} must be {wanted}, not {got}."
-    return f"{param} is not valid: {text[:1].lower()}{text[1:]}."
+    return converted(fields, event, _CHOICES)
 
 
 def _invalid(message: str, param: str) -> Refusal:

@@ -34,7 +34,8 @@ class WriterIdle(SingleControl, frozen=True):
 class WatchConnection(ConnectionControl, frozen=True):
     """connection -> reaper: it is open since `opened_at`, and was last `active_at`.
 
-    `busy`: it waits for something of ours, so it is not idle. `stalled_since`: its reader takes nothing since then.
+    `busy`: it waits for something of ours, so it is not idle. `stalled_since`: since then its reader has taken hardly
+    anything.
     """
 
     opened_at: float
@@ -50,6 +51,8 @@ class CloseConnection(ConnectionControl, frozen=True):
     reason: str
     error: WireError | None = None
     """Given when running answers are to be told that they failed and why; None: they are cancelled."""
+    keeps: bool = False
+    """Responses that can be resumed are not ended, but kept for a client who comes back; the code is 4006 then."""
 
 
 class ConnectionClosed(ConnectionControl, frozen=True):

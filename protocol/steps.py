@@ -31,6 +31,9 @@ class Chunk(Struct, frozen=True, array_like=True):
 
     `blocks` is the block table that covers positions 0 .. `start + n - 1`. `sampling` is given when the last of
     these tokens is the newest of its sequence, so that the next one is to be chosen.
+
+    A row can be planned before its token is known, while the step that chooses it still runs. `follows` is then that
+    token's place among those which the step before chooses, and `tokens` holds a single 0 in its stead.
     """
 
     request: RequestId
@@ -38,13 +41,19 @@ class Chunk(Struct, frozen=True, array_like=True):
     tokens: bytes
     blocks: bytes
     sampling: Sampling | None = None
+    follows: int = -1
 
 
 class Step(Data, frozen=True):
-    """scheduler -> executor -> worker: one forward pass over a ragged batch."""
+    """scheduler -> executor -> worker: one forward pass over a ragged batch.
+
+    `behind` is the step that was the newest in flight when this one was planned, 0 when none was. Where that one is
+    not run, this one is not either: its rows may follow tokens that were never chosen, or read what was not written.
+    """
 
     step: int
     chunks: tuple[Chunk, ...]
+    behind: int = 0
 
 
 # --- worker -> executor -> scheduler ----------------------------------------------------------------------------------
@@ -91,6 +100,18 @@ class StepDone(Control, frozen=True):
         return self.step
 
 
+class StepFailed(Control, frozen=True):
+    """worker -> executor -> scheduler: the step was not run, for lack of memory or because the one it was planned
+    behind was not. Nothing that was in the cache before has changed; what it was to write counts as not written."""
+
+    step: int
+    message: str
+
+    @property
+    def key(self) -> object:
+        return self.step
+
+
 # --- the worker's life ------------------------------------------------------------------------------------------------
 
 
@@ -101,7 +122,7 @@ class LoadModel(Data, frozen=True):
     device: str = "auto"
     dtype: str = "auto"
     kernels: str = "auto"
-    """auto, native or torch: what computes on a CPU. none: nothing does, and every token is made up."""
+    """auto; native or torch on a CPU; triton or torch on a GPU. none: nothing computes, every token is made up."""
     kv_memory: int | None = None
     """Bytes for the KV blocks; None: the worker chooses from what is free."""
     max_context: int | None = None
@@ -109,6 +130,10 @@ class LoadModel(Data, frozen=True):
     max_step_tokens: int = 512
     """Most tokens in one step, prefill and decode together: what working memory is measured with."""
     max_step_rows: int = 256
+    gpu_memory_fraction: float = 0.92
+    """Of a GPU's memory, how much may be taken in all, by other programs too, when the KV blocks are allocated."""
+    steps_in_flight: int | None = None
+    """1, or 2 for the next step to be planned while one runs. None: 2 on a GPU, which runs beside its host, else 1."""
 
 
 class ModelFound(Control, frozen=True):
@@ -145,6 +170,8 @@ class ModelReady(Control, frozen=True):
     """What computes, in words."""
     calibration: tuple[Measured, ...] = ()
     """Steps of several kinds, run to learn what this device takes."""
+    steps_in_flight: int = 1
+    """How many steps it is to be given at a time."""
 
     @property
     def key(self) -> object:
@@ -161,7 +188,7 @@ class ModelRefused(Control, frozen=True):
         return None
 
 
-FromWorker = ModelFound | ModelReady | ModelRefused | StepDone
+FromWorker = ModelFound | ModelReady | ModelRefused | StepDone | StepFailed
 """What the worker process writes to the pipe."""
 ToWorker = LoadModel | Step
 """What the executor writes to the pipe."""

@@ -22,6 +22,8 @@ EVERY = [
     errors.origin_not_allowed("http://elsewhere"),
     errors.previous_response_not_found("resp_1"),
     errors.rate_limit_exceeded("The queue is full", 1500),
+    errors.response_not_found("resp_1"),
+    errors.response_resumed_elsewhere("resp_1"),
     errors.server_overloaded("All 64 places in the queue are taken", 1500),
     errors.shutting_down(),
     errors.stopped_in_the_middle(),
@@ -67,19 +69,47 @@ def test_what_floats_add_to_a_time_is_not_said() -> None:
     assert [errors.duration(ms) for ms in (0.0, 0.2, 4.01, 99.0, 150.0)] == ["0 ms", "1 ms", "5 ms", "99 ms", "0.1 s"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.5, "0.5 seconds"),
+        (1.0, "1 second"),
+        (59.0, "59 seconds"),
+        (60.0, "1 minute"),
+        (90.0, "90 seconds"),
+        (3600.0, "60 minutes"),
+    ],
+)
+def test_a_long_time_is_said_in_minutes_only_where_they_are_whole(seconds: float, said: str) -> None:
+    assert errors.long_time(seconds) == said
+
+
 def test_a_context_too_small_is_said_with_its_numbers() -> None:
     assert errors.context_length_exceeded(9120, 256, 8192).message == (
-        "The prompt is 9,120 tokens and max_output_tokens is 256; this model's context is 8,192. "
+        "The prompt is 9,120 tokens and max_output_tokens is 256; a prompt and its answer may have 8,192 together. "
         "Shorten the input or lower max_output_tokens."
     )
     assert errors.context_length_exceeded(9120, None, 8192).message == (
-        "The prompt is 9,120 tokens; this model's context is 8,192. Shorten the input."
+        "The prompt is 9,120 tokens; a prompt and its answer may have 8,192 together. Shorten the input."
     )
     assert errors.context_length_exceeded(9120, None, 8192, at_least=True).message == (
-        "The prompt is at least 9,120 tokens; this model's context is 8,192. Shorten the input."
+        "The prompt is at least 9,120 tokens; a prompt and its answer may have 8,192 together. Shorten the input."
+    )
+    assert errors.context_length_exceeded(1, 256, 256, at_least=True).message.startswith(
+        "The prompt is at least 1 token and max_output_tokens is 256; "
     )
     assert errors.context_length_exceeded(9120, 256, 8192).param == "input"
     assert errors.context_length_exceeded(8000, 256, 8192).param == "max_output_tokens"
+
+
+def test_what_rota_lacks_altogether_is_not_said_to_lack_a_value() -> None:
+    assert errors.unsupported_parameter("tools").message == "rota does not support 'tools'. Leave it out."
+    assert errors.unsupported_parameter("stream", given="the value false").message == (
+        "rota does not support 'stream' with the value false. Leave it out."
+    )
+    assert errors.unsupported_parameter("text.format", "Leave it out, or send {'type': 'text'}.").message == (
+        "rota does not support 'text.format' with the value given. Leave it out, or send {'type': 'text'}."
+    )
 
 
 def test_a_misspelt_name_is_told_the_one_that_was_meant() -> None:
@@ -117,13 +147,16 @@ def test_the_client_s_deadline_and_the_server_s_patience_are_told_apart() -> Non
     assert errors.deadline_exceeded(900, 900).param == "deadline_ms"
     assert errors.deadline_exceeded(30_000, None).param is None
     assert "30.0 s" in errors.deadline_exceeded(30_000, None).message
+    # Whatever kept it: too much to do, or a worker that was away.
+    assert errors.deadline_exceeded(900, 900).message.endswith("Raise deadline_ms, or send it again later.")
+    assert errors.deadline_exceeded(30_000, None).message.endswith("Send it again later.")
 
 
 def test_a_deadline_that_cannot_be_kept_is_said_with_what_is_expected() -> None:
     error = errors.deadline_unreachable(12_040, 5_000)
     assert error.message == (
         "The first token would come after about 12.0 s, and the deadline is 5.0 s. "
-        "Raise deadline_ms, or send it again when the server is less busy."
+        "Raise deadline_ms, or send it again later."
     )
     assert (error.code, error.param, error.status) == ("deadline_exceeded", "deadline_ms", 504)
     alone = errors.deadline_unreachable(12_040, 5_000, alone=True)

@@ -393,3 +393,37 @@ def test_the_official_types_are_found_and_are_strict() -> None:
     for body in wrong:
         with pytest.raises((AssertionError, ValueError)):
             validate_event(json.dumps(body))
+
+
+# --- once more -------------------------------------------------------------------------------------------------------
+
+
+@given(
+    places=st.lists(st.integers(1, 99), max_size=4),
+    read=st.lists(st.integers(0, 8), max_size=4),
+    deltas=st.lists(st.tuples(st.text(max_size=4), st.integers(0, 2)), max_size=6),
+    reason=st.sampled_from(REASONS) | st.none(),
+    logprobs=st.booleans(),
+    lane=st.none() | st.just("a"),
+)
+def test_every_event_can_be_made_again_as_it_was(
+    places: list[int],
+    read: list[int],
+    deltas: list[tuple[str, int]],
+    reason: FinishReason | None,
+    logprobs: bool,
+    lane: str | None,
+) -> None:
+    include = (LOGPROBS,) if logprobs else ()
+    events = events_of(ResponseCreate(model="m", resumable=True, include=include, stream_id=lane, metadata={"a": "b"}))
+    frames = events.created(queued=bool(places))
+    for place in places:
+        frames += events.queued(place, 40.0 * place)
+    for tokens in read:
+        frames += events.in_progress(Progress(9, tokens))
+    for text, count in deltas:
+        frames += events.text(text, (DOT,) * count)
+        assert [events.again(number) for number in range(events.made)] == frames
+    if reason is not None:
+        frames += events.finish(terminal(reason, error=errors.worker_failed(0) if reason == "failed" else None))
+    assert [events.again(number) for number in range(events.made)] == frames

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 
-from protocol import clocks, kinds, messages, requests, sockets, steps, tokens, watching
+from protocol import clocks, kinds, messages, requests, resuming, sockets, steps, tokens, watching
 from protocol.messages import FromWorker, ToWorker
 from protocol.responses import ResponseCreate
 
-SUBJECTS = (clocks, kinds, requests, sockets, steps, tokens, watching)
+SUBJECTS = (clocks, kinds, requests, resuming, sockets, steps, tokens, watching)
 CLASSES = sorted(
     {
         each
         for subject in SUBJECTS
         for _, each in inspect.getmembers(subject, inspect.isclass)
-        if issubclass(each, Struct) and each is not Struct
+        if issubclass(each, Struct) and each is not Struct and not each.__name__.startswith("_")
     },
     key=lambda each: each.__name__,
 )

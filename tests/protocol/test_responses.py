@@ -17,6 +17,7 @@ from protocol.responses import (
     Rejected,
     ResponseCancel,
     ResponseCreate,
+    ResponseResume,
     ResponseSteer,
     Targets,
     messages_of,
@@ -268,7 +269,7 @@ def test_sentences_carry_the_numbers() -> None:
     )
     assert rejected(top_p=0).error.message == "top_p is 0.0; it must be more than 0 and at most 1."
     assert rejected(seed="x").error.message == "seed must be an integer, not a string."
-    assert rejected(seed=1.5).error.message == "seed must be an integer, not a fraction."
+    assert rejected(seed=1.5).error.message == "seed must be an integer, not one with a fraction or an exponent."
     assert rejected(metadata={"k": 1}).error.message == "each value of metadata must be a string, not an integer."
     assert rejected(truncation="x").error.message == "truncation must be one of auto, disabled."
     assert rejected(stop=["x"] * 17).error.message == "stop has 17 texts; it may have 16."
@@ -284,7 +285,7 @@ def test_an_unsupported_value_is_said() -> None:
     assert (
         said(tool_choice="required") == "rota does not support 'tool_choice' with the value 'required'. Leave it out."
     )
-    assert said(tools=[{}]) == "rota does not support 'tools' with the value given. Leave it out."
+    assert said(tools=[{}]) == "rota does not support 'tools'. Leave it out."
     assert "the value 'low'" in said(text={"verbosity": "low"})
     assert len(said(conversation="c" * 10_000)) < 200
 
@@ -406,3 +407,37 @@ def test_messages_come_out_as_they_went_in(roles: list[str], text: str) -> None:
     items = [{"role": role, "content": text} for role in roles]
     messages = messages_of(create(input=items, instructions="x"))
     assert messages == [Message(role, text) for role in roles]  # type: ignore[arg-type]
+
+
+# --- response.resume -------------------------------------------------------------------------------------------------
+
+
+def test_a_resume_names_a_response_and_the_last_event_that_was_told() -> None:
+    frame = b'{"type": "response.resume", "response_id": "resp_1", "starting_after": 7, "stream_id": "a"}'
+    assert parse_client_event(frame) == ResponseResume("resp_1", 7, "a")
+    assert parse_client_event(b'{"type": "response.resume", "response_id": "resp_1"}') == ResponseResume("resp_1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "response_id"),
+        ({"response_id": 7}, "response_id"),
+        ({"response_id": "resp_1", "starting_after": -1}, "starting_after"),
+        ({"response_id": "resp_1", "starting_after": 1.5}, "starting_after"),
+        ({"response_id": "resp_1", "starting_after": "7"}, "starting_after"),
+        ({"response_id": "resp_1", "start": 7}, "start"),
+    ],
+)
+def test_a_resume_that_is_none_is_refused_and_the_field_named(fields: dict[str, object], param: str) -> None:
+    event = parse_client_event(json.dumps({"type": "response.resume", "stream_id": "a", **fields}))
+    assert isinstance(event, Rejected)
+    assert event.error.param == param
+    assert event.stream_id == "a"
+
+
+def test_a_response_is_resumable_only_if_it_is_asked_for_so() -> None:
+    for asked in (True, False, None):
+        event = parse_client_event(json.dumps({"type": "response.create", "input": "Hi", "resumable": asked}))
+        assert isinstance(event, ResponseCreate)
+        assert event.resumable is asked
