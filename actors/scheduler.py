@@ -4,20 +4,23 @@ A thin shell around `scheduling/schedule.py`: it turns messages into calls and r
 sockets, text or tensors.
 """
 
-from functools import partial
 from typing import ClassVar, assert_never
+
+import structlog
 
 from actors.actor import Actor, Address, Clock, Fate, Mailbox
 from actors.directory import Directory
+from actors.early_words import EarlyWords
 from actors.metrics import Metrics
+from actors.scheduler_gauges import show_gauges
 from actors.scheduling.blocks import BlockPool
 from actors.scheduling.costs import Costs
 from actors.scheduling.policy import Policy
 from actors.scheduling.reading import Reading
 from actors.scheduling.schedule import Outcome, Schedule
 from actors.scheduling.seen import seen_sequence
-from actors.scheduling.sequence import Sequence, State
-from actors.tombstones import Tombstones
+from actors.scheduling.sequence import Sequence
+from actors.token_lane import TokenLane
 from protocol import errors
 from protocol.errors import WireError
 from protocol.messages import (
@@ -33,6 +36,7 @@ from protocol.messages import (
     FinishReason,
     FinishStream,
     Forget,
+    GiveWay,
     Look,
     ModelReady,
     PromptRead,
@@ -43,22 +47,28 @@ from protocol.messages import (
     Started,
     Step,
     StepDone,
+    StepFailed,
     Sweep,
-    TokenRow,
     Tokens,
     TokensTaken,
+    Unread,
     WorkerLost,
 )
 
+log = structlog.get_logger()
+
 LEARNED_EVERY = 16
 """Steps between two accounts of their costs to admission."""
+GAVE_WAY_RETRY_MS = 1000.0
 SchedulerInbox = (
     Enqueue
     | Cancel
     | SetPaused
+    | GiveWay
     | Expire
     | FinishStream
     | StepDone
+    | StepFailed
     | TokensTaken
     | ModelReady
     | WorkerLost
@@ -69,10 +79,12 @@ SchedulerInbox = (
 
 
 class Scheduler(Actor[SchedulerInbox]):
-    """Plans a step whenever the executor has room for one and anything can run.
+    """Plans a step whenever the worker has room for one and anything can run.
 
-    `steps_ahead` steps may be in flight (1: the next one is planned when the last one's result is in). At most
-    `tokens_ahead` steps' tokens wait for the detokeniser; past that no step is planned, so its lane is never full.
+    As many steps are in flight as the worker asks for (1: the next one is planned when the last one's result is in). A
+    step is planned behind another only when the detokeniser has taken all tokens: a stop text that it has found in them
+    wastes one row, that of the step in flight, and no second one. At most `tokens_ahead` steps' tokens wait for the
+    detokeniser; past that no step is planned at all, so its lane is never full.
     `max_running` bounds the sequences in one step, and by the credits granted to admission those that are here.
     `gallery`: who looks, if anybody does.
     """
@@ -87,7 +99,7 @@ class Scheduler(Actor[SchedulerInbox]):
         policy: Policy,
         max_running: int,
         max_step_tokens: int,
-        admission: Address[Credit | CostsLearned | Released],
+        admission: Address[Credit | CostsLearned | Unread | Released],
         executor: Address[Step],
         detokeniser: Address[Tokens | CloseStream],
         tokeniser: Address[Forget],
@@ -95,7 +107,6 @@ class Scheduler(Actor[SchedulerInbox]):
         directory: Directory,
         metrics: Metrics,
         clock: Clock,
-        steps_ahead: int = 1,
         tokens_ahead: int = 32,
         gallery: Address[SchedulerSeen] | None = None,
     ) -> None:
@@ -112,22 +123,17 @@ class Scheduler(Actor[SchedulerInbox]):
         self._directory = directory
         self._metrics = metrics
         self._clock = clock
-        self._steps_ahead = steps_ahead
-        self._tokens_ahead = tokens_ahead
+        self._tokens = TokenLane(detokeniser, clock, tokens_ahead)
         self._schedule = Schedule(BlockPool(0, 1), policy, max_step_tokens, max_running)
         self._ready = False
-        self._tombstones = Tombstones()
-        self._impatient = Tombstones()
-        """Whose patience to wait ended before they had come."""
+        self._steps_ahead = 1
+        self._early = EarlyWords()
         self._granted = Credit(0, 0)
         self._steps_since_told = 0
-        self._tokens_sent = 0
-        self._tokens_taken = 0
         self._preemptions_counted = 0
         self._unstarted: dict[RequestId, Sequence] = {}
         self._reading = Reading()
-        self._ends_to_say: list[tuple[RequestId, FinishReason]] = []
-        self._show_gauges()
+        show_gauges(metrics, self._schedule, self.name)
 
     def handle(self, message: SchedulerInbox) -> None:
         match message:
@@ -136,21 +142,21 @@ class Scheduler(Actor[SchedulerInbox]):
             case Cancel():
                 sequence = self._schedule.get(message.request)
                 if sequence is None:
-                    self._tombstones.bury(message.request, self._clock())
+                    self._early.cancel(message.request, self._clock())
                 else:
                     sequence.cancelled_at = message.at
                     self._detokeniser.tell(CloseStream(message.request))
                     self._end(sequence, "cancelled")
             case SetPaused():
-                sequence = self._schedule.get(message.request)
-                if sequence is not None:
-                    self._schedule.set_paused(sequence, message.paused, self._clock())
+                self._set_paused(message)
+            case GiveWay():
+                self._give_way(message.request)
             case Expire():
                 sequence = self._schedule.get(message.request)
                 if sequence is not None:
                     self._expire(sequence, message.waiting)
                 elif message.waiting:
-                    self._impatient.bury(message.request, self._clock())
+                    self._early.lose_patience(message.request, self._clock())
             case FinishStream():
                 sequence = self._schedule.get(message.request)
                 if sequence is not None:
@@ -160,17 +166,16 @@ class Scheduler(Actor[SchedulerInbox]):
                 self._settle(self._schedule.complete(message, self._clock()))
                 self._say_read()
                 self._learn()
+            case StepFailed():
+                self._step_failed(message)
             case TokensTaken():
-                # More than was sent: it is about the scheduler that was here before this one.
-                if message.step <= self._tokens_sent:
-                    self._tokens_taken = max(self._tokens_taken, message.step)
+                self._tokens.take(message.step)
             case ModelReady():
                 self._open(message)
             case WorkerLost():
                 self._lose_worker()
             case Sweep():
-                self._tombstones.sweep(message.at)
-                self._impatient.sweep(message.at)
+                self._early.sweep(message.at)
             case AuditRequest():
                 self._audit(message)
             case Look():
@@ -182,17 +187,41 @@ class Scheduler(Actor[SchedulerInbox]):
 
     # --- coming and going ---
 
+    def _set_paused(self, asked: SetPaused) -> None:
+        sequence = self._schedule.get(asked.request)
+        if sequence is not None:
+            self._schedule.set_paused(sequence, asked.paused, self._clock())
+            self._set_unread(sequence, asked.unread)
+        else:
+            self._early.set_paused(asked.request, asked.paused, asked.unread)
+
+    def _set_unread(self, sequence: Sequence, unread: bool) -> None:
+        if sequence.unread is not unread:
+            sequence.unread = unread
+            self._admission.tell(Unread(sequence.request, unread))
+
+    def _give_way(self, request: RequestId) -> None:
+        sequence = self._schedule.get(request)
+        # Whoever has come back for it meanwhile keeps it.
+        if sequence is not None and sequence.unread:
+            what = "Nobody was connected to read this response, and others of its key needed its place"
+            self._fail(sequence, errors.server_overloaded(what, GAVE_WAY_RETRY_MS))
+
     def _enqueue(self, enqueue: Enqueue) -> None:
         now = self._clock()
         sequence = self._schedule.add(enqueue, now)
         self._unstarted[enqueue.request] = sequence
-        if self._tombstones.rises(enqueue.request):
+        unread = self._early.paused(enqueue.request)
+        if unread is not None:
+            self._schedule.set_paused(sequence, True, now)
+            self._set_unread(sequence, unread)
+        if self._early.cancelled(enqueue.request):
             sequence.cancelled_at = now
             self._end(sequence, "cancelled")
         elif enqueue.deadline_at is not None and now >= enqueue.deadline_at:
             # Its `Expire` may have overtaken it and found nobody here.
             self._expire(sequence, waiting=False)
-        elif self._impatient.rises(enqueue.request):
+        elif self._early.impatient(enqueue.request):
             self._expire(sequence, waiting=True)
 
     def _expire(self, sequence: Sequence, waiting: bool) -> None:
@@ -204,7 +233,7 @@ class Scheduler(Actor[SchedulerInbox]):
             self._fail(sequence, errors.deadline_exceeded((now - sequence.accepted_at) * 1e3, deadline_ms))
         elif not waiting:
             self._end(sequence, "deadline")
-            self._ends_to_say.append((sequence.request, "deadline"))
+            self._tokens.end(sequence.request, "deadline")
 
     def _fail(self, sequence: Sequence, error: WireError) -> None:
         self._detokeniser.tell(CloseStream(sequence.request))
@@ -241,9 +270,9 @@ class Scheduler(Actor[SchedulerInbox]):
 
     def _turn(self) -> None:
         """After every message: say what has ended, plan what can be planned, grant what can be granted."""
-        if self._ends_to_say and self._tokens_under_way_fit():
-            self._send_tokens(())
-        while self._ready and self._schedule.steps_in_flight < self._steps_ahead and self._tokens_under_way_fit():
+        if self._tokens.owes_ends and self._tokens.has_room(self._schedule.steps_in_flight):
+            self._tokens.send(())
+        while self._ready and self._may_plan():
             now = self._clock()
             self._give_up_unstarted(now)
             step = self._schedule.plan(now)
@@ -258,20 +287,45 @@ class Scheduler(Actor[SchedulerInbox]):
             self._metrics.preemptions.inc(self._schedule.preemptions - self._preemptions_counted)
             self._preemptions_counted = self._schedule.preemptions
 
-    def _tokens_under_way_fit(self) -> bool:
-        """Whether one more `Tokens` can be sent beside those that the steps in flight will bring."""
-        under_way = self._tokens_sent - self._tokens_taken + self._schedule.steps_in_flight
-        return under_way < self._tokens_ahead
+    def _may_plan(self) -> bool:
+        """Whether one more step may be in flight: behind another, only once it is known whose answers have ended."""
+        in_flight = self._schedule.steps_in_flight
+        if in_flight and (in_flight >= self._steps_ahead or not self._tokens.all_taken):
+            return False
+        return self._tokens.has_room(in_flight)
 
     def _give_up_unstarted(self, now: float) -> None:
         """Before anything starts: is there still time for its first token before its deadline?"""
         for sequence in list(self._unstarted.values()):
             if sequence.deadline_at is not None:
-                takes = self._schedule.first_token_s(sequence, sequence.deadline_at - now)
-                if now + takes > sequence.deadline_at:
+                begins_at = self._schedule.begins_at(now)
+                takes = self._schedule.first_token_s(sequence, sequence.deadline_at - begins_at)
+                if begins_at + takes > sequence.deadline_at:
                     deadline_ms = (sequence.deadline_at - sequence.received_at) * 1e3
-                    estimate_ms = (now + takes - sequence.received_at) * 1e3
+                    estimate_ms = (begins_at + takes - sequence.received_at) * 1e3
                     self._fail(sequence, errors.deadline_unreachable(estimate_ms, deadline_ms))
+
+    def _step_failed(self, failed: StepFailed) -> None:
+        """The device had no memory for it. Smaller steps follow; who cannot be helped by one is told."""
+        failure = self._schedule.fail(failed.step, self._clock())
+        if failure is None:
+            return
+        for sequence in failure.released:
+            self._say_released(sequence)
+        if failure.follows:
+            return
+        self._metrics.steps_out_of_memory.inc()
+        bounds = self._schedule.bounds
+        log.warning(
+            "step.out_of_memory",
+            tokens=failure.tokens,
+            rows=failure.rows,
+            now_at_most_tokens=bounds.tokens,
+            now_at_most_rows=bounds.rows,
+            why=failed.message,
+        )
+        if failure.hopeless is not None:
+            self._fail(failure.hopeless, errors.worker_failed(0))
 
     def _say_started(self, step: Step) -> None:
         for chunk in step.chunks:
@@ -300,18 +354,12 @@ class Scheduler(Actor[SchedulerInbox]):
         self._metrics.output_tokens.inc(len(outcome.rows))
         for sequence in outcome.ended:
             self._say_ended(sequence)
+            if sequence.reason == "prefilled":
+                self._tokens.end(sequence.request, "prefilled")
         for sequence in outcome.released:
             self._say_released(sequence)
-        self._ends_to_say += [(one.request, "prefilled") for one in outcome.ended if one.reason == "prefilled"]
         if outcome.rows:
-            self._send_tokens(outcome.rows)
-
-    def _send_tokens(self, rows: tuple[TokenRow, ...]) -> None:
-        """To the detokeniser, with the ends that are not tokens: they must not overtake the tokens before them."""
-        self._tokens_sent += 1
-        taken = self._detokeniser.offer(Tokens(self._tokens_sent, self._clock(), rows, tuple(self._ends_to_say)))
-        assert taken, "the detokeniser's lane holds every step whose tokens may be under way"
-        self._ends_to_say.clear()
+            self._tokens.send(outcome.rows)
 
     def _grant(self) -> None:
         if self._ready:
@@ -326,6 +374,7 @@ class Scheduler(Actor[SchedulerInbox]):
         """A worker is there (again): its cache is empty, so whatever waits here starts from its tokens."""
         self._schedule.replace_pool(BlockPool(ready.blocks, ready.block_size), f"{ready.folder}\0{ready.rope}")
         self._schedule.costs = Costs(ready.calibration)
+        self._steps_ahead = ready.steps_in_flight
         self._ready = True
         self._tell_costs()
 
@@ -353,19 +402,3 @@ class Scheduler(Actor[SchedulerInbox]):
         coefficients = tuple(self._schedule.costs.coefficients)
         seen = SchedulerSeen(look.at, pool.free, pool.cached, pool.used, pool.total, coefficients, requests)
         self._gallery.tell(seen)
-
-    def _show_gauges(self) -> None:
-        """What is counted when somebody asks, not after every message: all sequences are looked at."""
-        for state, blocks in (
-            ("free", lambda: self._schedule.pool.free),
-            ("cached", lambda: self._schedule.pool.cached),
-            ("used", lambda: self._schedule.pool.used),
-        ):
-            self._metrics.kv_blocks.labels(state).set_function(blocks)
-        self._metrics.queued_at(self.name, partial(self._living, State.QUEUED))
-        self._metrics.paused.set_function(lambda: sum(sequence.paused for sequence in self._schedule.sequences))
-        for life in (State.PREFILLING, State.DECODING, State.PREEMPTED):
-            self._metrics.requests.labels(life.value).set_function(partial(self._living, life))
-
-    def _living(self, life: State) -> int:
-        return sum(sequence.state is life for sequence in self._schedule.sequences)

@@ -18,7 +18,8 @@ class Backlog:
         """Its share has changed, perhaps."""
         left = 0
         if sequence.reason is None and not sequence.paused:
-            left = sequence.remaining - (sequence.cached_hint if sequence.waiting else 0)
+            # What a step in flight reads is still before it.
+            left = len(sequence.tokens) - (sequence.cached_hint if sequence.waiting else sequence.computed)
             if left == 1 and not sequence.waiting:
                 left = 0
         self.tokens += left - sequence.counted

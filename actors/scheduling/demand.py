@@ -5,7 +5,7 @@ Knows `CostsLearned`, which the scheduler tells. Knows no queue and no clock.
 
 from actors.scheduling.costs import Costs
 from actors.scheduling.known_prefixes import KnownPrefixes
-from actors.scheduling.schedule import USUAL_OUTPUT_TOKENS
+from actors.scheduling.usual import USUAL_OUTPUT_TOKENS
 from protocol.messages import CostsLearned, Enqueue
 
 INPUT_WEIGHT = 1.0

@@ -77,12 +77,18 @@ class Memory:
         full = (len(sequence.tokens) - 1) // self.pool.block_size
         return self.pool.find(sequence.names(full, self.pool.block_size))
 
+    def has_room_for(self, rows: list[Sequence]) -> bool:
+        """Whether each of these that run finds the next block it needs, if it needs one, with nobody giving way."""
+        size = self.pool.block_size
+        needed = sum([one.planned >= len(one.table.blocks) * size for one in rows])
+        return needed <= self.pool.available
+
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Get blocks for `tokens` more: from the pool, else from paused ones, else from those who came later.
 
         False when it has to sit this step out; when nobody came later, it is preempted itself.
         """
-        target = sequence.computed + tokens
+        target = sequence.planned + tokens
         while sequence.table.missing(target) > self.pool.available:
             victim = self._victim(sequence)
             if victim is None:

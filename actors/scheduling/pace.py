@@ -40,6 +40,10 @@ class Pace:
             self._elapsed_charge = MEMORY * self._elapsed_charge + guest.charge
         self._last_at = now
 
+    def interrupt(self) -> None:
+        """For a while nobody was let in, which says nothing of how fast the room is otherwise."""
+        self._last_at = None
+
     def wait_s(self, charge: float, work_s: float) -> float:
         """Until that charge has been let in, for which `work_s` is predicted."""
         return charge * self._elapsed_s / self._elapsed_charge if self.known else work_s

@@ -26,9 +26,11 @@ class Wish(Struct, frozen=True, gc=False):
 
 
 class View(Struct):
-    """What a policy sees. None of these sequences is paused or in a step that is in flight."""
+    """What a policy sees. None of these sequences is paused, and of those in steps in flight as much as is left when
+    these have run."""
 
     now: float
+    """When the step begins: now, or when the one it is planned behind is predicted to end."""
     decodes: list[Sequence]
     """Those that run and need one token, by arrival."""
     prefills: list[Sequence]
@@ -106,7 +108,7 @@ class PrefillFirst:
 
     def wishes(self, view: View) -> list[Wish]:
         prefills = by_arrival(view, view.max_step_tokens)
-        if prefills and not any(view.now - one.last_token_at > LONGEST_PAUSE_S for one in view.decodes):
+        if prefills and not any(view.now - one.waits_since > LONGEST_PAUSE_S for one in view.decodes):
             return prefills
         return [Wish(one, 1) for one in view.decodes]
 

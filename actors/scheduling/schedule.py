@@ -1,11 +1,14 @@
 """Whose turn it is: plans each step, finds it memory, and takes its result.
 
 Plain synchronous code: time comes in as an argument, decisions come out as values. So the engine, the property tests
-and a simulator run the same one. Who holds memory is kept in `memory.py`, what goes into a step in `filling.py`. Knows
-sequences and a policy; knows no actors, no sockets, no text.
+and a simulator run the same one. Who holds memory is kept in `memory.py`, what goes into a step in `filling.py`, what
+is in flight in `in_flight.py`. Knows sequences and a policy; knows no actors, no sockets, no text.
+
+One step may be planned behind another that still runs. Then its rows may follow tokens that are not chosen yet; and a
+row whose sequence turns out to have ended before is wasted: its result is dropped, and its blocks go back with it.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from operator import attrgetter
 
 from msgspec import Struct
@@ -13,10 +16,13 @@ from msgspec import Struct
 from actors.scheduling.backlog import Backlog
 from actors.scheduling.blocks import BlockPool, root
 from actors.scheduling.costs import Costs
-from actors.scheduling.filling import Filling, InFlight
+from actors.scheduling.filling import Filling
+from actors.scheduling.in_flight import Flight, InFlight, let_go
 from actors.scheduling.memory import Memory
 from actors.scheduling.policy import NOBODY, Policy, View, Wish
 from actors.scheduling.sequence import Sequence, State
+from actors.scheduling.step_bounds import StepBounds
+from actors.scheduling.usual import Usual
 from protocol.messages import (
     CostsLearned,
     Credit,
@@ -29,14 +35,9 @@ from protocol.messages import (
     TokenRow,
 )
 
-USUAL_OUTPUT_TOKENS = 128.0
-"""Of an answer, before any has ended."""
-USUAL_MEMORY = 0.95
-DELAYS_KEPT, DELAYS_KNOWN, DELAY_SHARE = 64, 8, 0.8
-"""First tokens come later than their prefill alone takes: how much, for all but a fifth of the latest ones."""
 _MOST_BACKLOG = 1 << 20
 _order = attrgetter("order")
-_last_token_at = attrgetter("last_token_at")
+_waits_since = attrgetter("waits_since")
 
 
 class Outcome(Struct, frozen=True):
@@ -45,6 +46,20 @@ class Outcome(Struct, frozen=True):
     rows: tuple[TokenRow, ...]
     ended: tuple[Sequence, ...]
     released: tuple[Sequence, ...]
+
+
+class Failure(Struct, frozen=True):
+    """What became of a step that was not run: it held so many tokens and rows, and memory is back of `released`.
+
+    `follows`: it failed because the one that it was planned behind did. `hopeless`: the one whose single token it was,
+    which no smaller step can run.
+    """
+
+    tokens: int
+    rows: int
+    follows: bool
+    released: tuple[Sequence, ...]
+    hopeless: Sequence | None = None
 
 
 class Schedule:
@@ -68,18 +83,15 @@ class Schedule:
         self._memory = Memory(pool, self._backlog)
         self.costs = Costs() if costs is None else costs
         self._policy = policy
-        self._max_step_tokens = max_step_tokens
-        self._max_step_rows = max_step_rows
-        self._most_rows = min(max_step_rows, max_step_tokens)
+        self.bounds = StepBounds(max_step_tokens, max_step_rows)
         self._model = model
         """What makes equal tokens mean equal keys and values: the model and its RoPE settings."""
         self._sequences: dict[RequestId, Sequence] = {}
-        self._in_flight: dict[int, InFlight] = {}
+        self._in_flight = Flight()
         self._arrivals = 0
         self._arrived_tokens = 0
         self._granted = Credit(0, 0)
-        self._usual_output_tokens = USUAL_OUTPUT_TOKENS
-        self._delays: deque[float] = deque(maxlen=DELAYS_KEPT)
+        self._usual = Usual()
         self._last_step = 0
         self._paused = 0
 
@@ -93,7 +105,7 @@ class Schedule:
     @property
     def requests(self) -> tuple[RequestId, ...]:
         """Every request that is here or whose blocks a step in flight still touches."""
-        planned = {part[0].request for step in self._in_flight.values() for part in step.parts}
+        planned = {part[0].request for step in self._in_flight for part in step.parts}
         return tuple(planned.union(self._sequences))
 
     @property
@@ -125,12 +137,11 @@ class Schedule:
         than that before them, its tokens are fewer than have come, by how many: beside so much whoever has little to
         read may come in all the same, and it is for the waiting room to say who (`WaitingRoom.next`).
 
-        A paused one leaves its place to another, or a few readers who have stopped would keep everyone out; but no
-        more than twice as many are here as may run.
+        A paused one leaves its place to another, or a few readers who have stopped would keep everyone out. How many of
+        those may be here is bounded by key (`KeyPlaces`).
         """
         if not self.waits_for_memory:
-            here = len(self._sequences)
-            granted = self._arrivals + min(max_running - (here - self._paused), 2 * max_running - here)
+            granted = self._arrivals + max_running - (len(self._sequences) - self._paused)
             room = self.costs.largest_chunk(0, _MOST_BACKLOG, self._policy.backlog_s)
             tokens = self._arrived_tokens + (room - self._backlog.tokens if self._backlog.tokens else max(room, 1))
             self._granted = Credit(max(granted, self._granted.granted), max(tokens, self._granted.tokens))
@@ -138,9 +149,7 @@ class Schedule:
 
     def learned(self) -> CostsLearned:
         """What work costs now, for whoever has to predict it."""
-        delays = sorted(self._delays)
-        reserve_s = delays[int(DELAY_SHARE * len(delays))] if len(delays) >= DELAYS_KNOWN else 0.0
-        return CostsLearned(tuple(self.costs.coefficients), self._usual_output_tokens, reserve_s)
+        return CostsLearned(tuple(self.costs.coefficients), self._usual.output_tokens, self._usual.delay_s)
 
     def get(self, request: RequestId) -> Sequence | None:
         return self._sequences.get(request)
@@ -189,46 +198,67 @@ class Schedule:
 
     # --- planning ---
 
-    def plan(self, now: float) -> Step | None:
-        """The next step, its blocks allocated and held; None when nothing can run.
+    def begins_at(self, now: float) -> float:
+        """When a step that is planned now begins: when those in flight have ended, as predicted."""
+        return self._in_flight.ends_at(self.costs, now)
 
-        Sequences that a step in flight includes are left alone: their next token is not known yet. Where there are more
-        rows than a step holds, as when readers come back to whose places others have, they take turns; and one row is
-        left for whoever has a prompt to read, of a single one every second time.
+    def plan(self, now: float) -> Step | None:
+        """The next step, its blocks allocated and held; None when nothing can run, or not before a result is in.
+
+        Where there are more rows than a step holds, as when readers come back to whose places others have, they take
+        turns; and one row is left for whoever has a prompt to read, of a single one every second time.
         """
+        flight, bounds = self._in_flight, self.bounds
+        if flight.doomed:
+            return None
+        begins_at = flight.ends_at(self.costs, now)
         decodes: list[Sequence] = []
         prefills: list[Sequence] = []
         for one in self._memory.running:
-            if not one.paused and not one.steps_in_flight:
-                (decodes if len(one.tokens) - one.computed == 1 else prefills).append(one)
-        rows = decodes if len(decodes) < self._most_rows else self._in_turn(decodes, bool(prefills))
-        view = View(now, rows, prefills, self._memory.waiting, self._max_step_tokens, self.costs)
-        filling = Filling(self._max_step_tokens, self._max_step_rows)
-        denied = self._fill(self._policy.wishes(view), view, filling)
+            if one.paused:
+                continue
+            if one.expected:
+                if one.may_go_on:
+                    one.expected_at = begins_at
+                    decodes.append(one)
+            # `remaining`, written out: this is asked of everyone who runs, at every step.
+            elif (left := len(one.tokens) - one.computed - one.ahead) == 1:
+                decodes.append(one)
+            elif left:
+                prefills.append(one)
+        if len(flight) and not self._memory.has_room_for(decodes):
+            return None
+        rows = decodes if len(decodes) < bounds.most_rows else self._in_turn(decodes, bool(prefills))
+        view = View(begins_at, rows, prefills, self._memory.waiting, bounds.tokens, self.costs)
+        filling = Filling(bounds.tokens, bounds.rows, self._last_step + 1)
+        denied = self._fill(self._policy.wishes(view), filling, now)
         if denied and not filling.prefill_tokens:
             # Whoever waits cannot start, and must not keep those from running who can.
             view.waiting = NOBODY
-            self._fill(self._policy.wishes(view), view, filling)
+            self._fill(self._policy.wishes(view), filling, now)
         if not filling.parts:
             # Those it chose found no memory, or have given theirs to others: whoever finds some runs.
-            everyone = [*decodes, *prefills]
-            self._fill([Wish(one, one.remaining) for one in everyone if not one.waiting], view, filling)
+            view.decodes, view.waiting = [], NOBODY
+            view.prefills = [one for one in prefills if not one.waiting]
+            rows = [one for one in decodes if not one.waiting]
+            self._fill([*(Wish(one, 1) for one in rows), *self._policy.wishes(view)], filling, now)
         if not filling.parts:
             return None
-        self._last_step += 1
-        self._in_flight[self._last_step] = InFlight(filling.parts, filling.work(), now)
-        return Step(self._last_step, tuple(filling.chunks))
+        step = Step(filling.step, tuple(filling.chunks), flight.newest)
+        flight.begin(filling.step, InFlight(filling.parts, filling.work(), begins_at))
+        self._last_step = filling.step
+        return step
 
     def _in_turn(self, decodes: list[Sequence], somebody_reads: bool) -> list[Sequence]:
         """Of as many rows as a step holds, or more, those that have gone longest without a token."""
-        most = self._most_rows
+        most = self.bounds.most_rows
         if somebody_reads or any(not one.paused for one in self._memory.waiting):
             most -= 1 if most > 1 else self._last_step % 2
         if len(decodes) <= most:
             return decodes
-        return sorted(sorted(decodes, key=_last_token_at)[:most], key=_order)
+        return sorted(sorted(decodes, key=_waits_since)[:most], key=_order)
 
-    def _fill(self, wishes: list[Wish], view: View, filling: Filling) -> bool:
+    def _fill(self, wishes: list[Wish], filling: Filling, now: float) -> bool:
         """Find memory for what is wished. Whether somebody who waits found none."""
         rows = [wish.sequence for wish in wishes if wish.tokens == 1 and not wish.sequence.waiting]
         # Those who came first grow first, or they would find that everyone who could give way is in the step already.
@@ -237,15 +267,15 @@ class Schedule:
         for one in rows:
             if not filling.rows_left or not filling.tokens_left:
                 break
-            if one.steps_in_flight or one.waiting:
+            if one.newest_step == filling.step or one.waiting:
                 continue  # in the step already, or preempted for one that came before
-            if one.computed < len(one.table.blocks) * size or self._memory.grow(one, 1):
+            if one.computed + one.ahead < len(one.table.blocks) * size or self._memory.grow(one, 1):
                 filling.add_row(one)
-                one.start(view.now)
+                one.start(now)
         denied = False
         for wish in wishes:
             sequence = wish.sequence
-            if sequence.steps_in_flight or sequence.paused:
+            if sequence.newest_step == filling.step or sequence.paused:
                 continue
             tokens = min(wish.tokens, sequence.remaining, filling.tokens_left)
             if not tokens or not filling.rows_left:
@@ -259,7 +289,7 @@ class Schedule:
             elif wish.tokens == 1 or not self._memory.grow(sequence, tokens):
                 continue
             filling.add(sequence, tokens)
-            sequence.start(view.now)
+            sequence.start(now)
         return denied
 
     # --- results ---
@@ -269,19 +299,21 @@ class Schedule:
 
         A step that is not in flight (its worker was lost) changes nothing.
         """
-        step = self._in_flight.pop(done.step, None)
+        step = self._in_flight.end(done.step, now)
         if step is None:
             return Outcome((), (), ())
+        assert not step.doomed, "a step was run behind one that was not"
         tokens = iter(done.tokens)
         rows: list[TokenRow] = []
         ended: list[Sequence] = []
         released: list[Sequence] = []
-        self.costs.learn(step.work, done.took_s, now - step.planned_at)
+        self.costs.learn(step.work, done.took_s, now - step.begins_at)
+        self.bounds.ran()
         size = self.pool.block_size
         for sequence, table, count, choose in step.parts:
             chosen = next(tokens) if choose else None
             table.drop()
-            sequence.steps_in_flight -= 1
+            sequence.leave_step(count, choose)
             sequence.computed += count
             if sequence.reason is not None:
                 if sequence.steps_in_flight == 0:
@@ -298,9 +330,7 @@ class Schedule:
             elif sequence.counted:
                 self._backlog.recount(sequence)
         for sequence in ended:
-            if sequence.output_tokens:
-                usual = self._usual_output_tokens
-                self._usual_output_tokens = USUAL_MEMORY * usual + (1 - USUAL_MEMORY) * sequence.output_tokens
+            self._usual.ended(sequence)
         return Outcome(tuple(rows), tuple(ended), tuple(released))
 
     def _take(
@@ -308,30 +338,38 @@ class Schedule:
     ) -> FinishReason | None:
         """Append the chosen token. Why the sequence has ended with it, or None."""
         if chosen is None:
-            return "prefilled" if sequence.max_output_tokens == 0 and sequence.remaining == 0 else None
+            whole = sequence.computed == len(sequence.tokens)
+            return "prefilled" if sequence.max_output_tokens == 0 and whole else None
         if sequence.state is State.PREFILLING:
-            self._learn_delay(sequence, now)
+            self._usual.first_token(sequence, now)
         last = sequence.append(chosen.token, now)
         rows.append(TokenRow(sequence.request, chosen, last))
         if not last:
             return None
         return "stop" if chosen.token in sequence.end_tokens else "length"
 
-    def _learn_delay(self, sequence: Sequence, now: float) -> None:
-        """Its first token is there. How much later than if it had had the device to itself?
+    def fail(self, number: int, now: float) -> Failure | None:
+        """A step was not run: it counts as never planned, and from now on they are smaller.
 
-        Whoever could not have been in time even so had to stand aside, and says nothing of the others.
+        What was planned behind it fails too, and nothing is planned until then. None: it is not in flight.
         """
-        came_at = sequence.last_token_at
-        if came_at + sequence.alone_s <= sequence.first_token_due:
-            self._delays.append(max(0.0, now - came_at - sequence.alone_s))
+        step = self._in_flight.end(number, now)
+        if step is None:
+            return None
+        released, tokens, rows = tuple(let_go(step)), step.tokens, len(step.parts)
+        if step.doomed:
+            return Failure(tokens, rows, True, released)
+        self._in_flight.doom()
+        if self.bounds.shrink(tokens, rows) or step.parts[0][0].reason is not None:
+            return Failure(tokens, rows, False, released)
+        return Failure(tokens, rows, False, released, step.parts[0][0])
 
     def replace_pool(self, pool: BlockPool, model: str) -> None:
         """A new worker with an empty cache, and the model it serves.
 
         Only waiting sequences may be here: they hold nothing of the old one.
         """
-        assert not self._in_flight, "a new pool, and steps of the old one are still in flight"
+        assert not len(self._in_flight), "a new pool, and steps of the old one are still in flight"
         assert not self._memory.running, "a running sequence outlived its pool"
         self._memory.pool = pool
         self._model = model
@@ -341,21 +379,13 @@ class Schedule:
 
     def forget_steps(self) -> tuple[Sequence, ...]:
         """The worker is gone, and with it every step in flight. Those that had ended before and are free only now."""
-        released = []
-        for step in self._in_flight.values():
-            for sequence, table, _, _ in step.parts:
-                table.drop()
-                sequence.steps_in_flight -= 1
-                if sequence.reason is not None and sequence.steps_in_flight == 0:
-                    released.append(sequence)
-        self._in_flight.clear()
-        return tuple(released)
+        return tuple(self._in_flight.forget())
 
     def audit(self) -> None:
         """Raises AssertionError when blocks or sequences do not add up."""
         self.pool.audit()
         tables = {id(one.table): one.table for one in self._sequences.values()}
-        tables.update({id(table): table for step in self._in_flight.values() for _, table, _, _ in step.parts})
+        tables.update({id(table): table for step in self._in_flight for _, table, _, _ in step.parts})
         held = Counter(block for table in tables.values() for block in table.blocks)
         assert len(held) == self.pool.used, f"{len(held)} blocks are in tables, {self.pool.used} are used"
         assert all(self.pool.references(block) == count for block, count in held.items()), "a count is wrong"

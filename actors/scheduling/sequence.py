@@ -32,10 +32,11 @@ class Sequence:
     """A request that has been admitted.
 
     `tokens` is its whole history, prompt and answer so far; the first `computed` of them have their keys and values
-    in `table`. A step runs the next few: one of them is a decode row, more are a prefill chunk, and whenever the
-    newest token is among them the next one is chosen. A preempted sequence has `computed` 0 and an empty table, and
-    comes back by the same rule. Whenever it starts, it takes up the full blocks of its history that the cache holds,
-    all but the newest token's: that one has to be run, for the next to be chosen.
+    in `table`, as results have said, and the steps in flight run `ahead` more. A step runs the next few: one of them
+    is a decode row, more are a prefill chunk, and whenever the newest token is among them the next one is chosen. Until
+    the result says which, it is one of `expected`, and the next row can be planned on it. A preempted sequence has
+    `computed` 0 and an empty table, and comes back by the same rule. Whenever it starts, it takes up the full blocks
+    of its history that the cache holds, all but the newest token's: that one is run, for the next to be chosen.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class Sequence:
         "_root",
         "_started_at",
         "accepted_at",
+        "ahead",
         "alone_s",
         "cached_hint",
         "cached_tokens",
@@ -59,13 +61,17 @@ class Sequence:
         "counted",
         "deadline_at",
         "end_tokens",
+        "expected",
+        "expected_at",
         "first_token_due",
         "itl_target_s",
         "last_token_at",
         "late",
         "max_output_tokens",
+        "newest_step",
         "order",
         "paused",
+        "place",
         "prompt_tokens",
         "reason",
         "received_at",
@@ -76,6 +82,7 @@ class Sequence:
         "table",
         "tenant",
         "tokens",
+        "unread",
         "waiting",
     )
 
@@ -92,6 +99,15 @@ class Sequence:
         self.tokens.frombytes(enqueue.tokens)
         self.prompt_tokens = len(self.tokens)
         self.computed = 0
+        self.ahead = 0
+        self.expected = 0
+        """Tokens that steps in flight choose: not known yet."""
+        self.expected_at = 0.0
+        """When the newest of them is predicted to be there, as the step behind the one that chooses it was planned."""
+        self.place = 0
+        """Of the newest of them among all that its step chooses."""
+        self.newest_step = 0
+        """The last step that was planned with it."""
         self.table = BlockTable(pool)
         self.cached_tokens = 0
         """Of its prompt, found in the cache when it started for the first time."""
@@ -113,6 +129,8 @@ class Sequence:
         self.reason: FinishReason | None = None
         self.steps_in_flight = 0
         self.paused = False
+        self.unread = False
+        """Whether it is paused because its reader's socket was lost. Only kept here, for whoever asks."""
         self.received_at = enqueue.received_at
         self.first_token_due = enqueue.received_at + min(enqueue.ttft_target_s, LONGEST_TARGET_S)
         self.itl_target_s = min(enqueue.itl_target_s, LONGEST_TARGET_S)
@@ -131,19 +149,34 @@ class Sequence:
         self._preemptions = 0
 
     @property
+    def planned(self) -> int:
+        """Tokens that are in the cache when the steps in flight have run: where the next step begins."""
+        return self.computed + self.ahead
+
+    @property
     def remaining(self) -> int:
-        """Tokens of its history that are not in the cache. 1: a decode row."""
-        return len(self.tokens) - self.computed
+        """Tokens that no step has been planned for, the expected one among them. 1: a decode row."""
+        return len(self.tokens) + self.expected - self.computed - self.ahead
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether more is to be chosen than what is expected: not at the output limit."""
+        return len(self.tokens) - self.prompt_tokens + self.expected < self.max_output_tokens
+
+    @property
+    def waits_since(self) -> float:
+        """Since when it waits for the token that the next step may choose: as predicted, where it expects another."""
+        return self.expected_at if self.expected else self.last_token_at
 
     @property
     def starts_at(self) -> int:
         """The position of the next token to be run. Of one that waits, as far as is known: more may be in the cache."""
-        return self.cached_hint if self.waiting else self.computed
+        return self.cached_hint if self.waiting else self.computed + self.ahead
 
     @property
     def to_read(self) -> int:
-        """Tokens of its history that have to be run before the next can be chosen."""
-        return len(self.tokens) - (self.cached_hint if self.waiting else self.computed)
+        """Tokens that have to be run before the next can be chosen, without those of steps in flight."""
+        return self.remaining - (self.cached_hint if self.waiting else 0)
 
     @property
     def output_tokens(self) -> int:
@@ -204,6 +237,12 @@ class Sequence:
             for number in range(self._published, full):
                 pool.publish(self.table.blocks[number], names[number])
             self._published = full
+
+    def leave_step(self, tokens: int, chosen: bool) -> None:
+        """A step in flight is over that had so many of its tokens, run or not, and was to choose one if `chosen`."""
+        self.steps_in_flight -= 1
+        self.ahead -= tokens
+        self.expected -= chosen
 
     def start(self, now: float) -> None:
         """A step includes it (again)."""

@@ -92,12 +92,12 @@ class Slack:
         if not rows:
             return [], math.inf, math.inf, costs.base_s
         _, _, _, _, row, context = costs.coefficients
-        step_s = costs.base_s + row * len(rows) + context * sum([one.computed for one in rows])
+        step_s = costs.base_s + row * len(rows) + context * sum([one.computed + one.ahead for one in rows])
         # A target below what one row alone takes binds nobody.
         possible = (costs.base_s + row) * costs.margin
         first_due = tightest = late_due = longest_due = math.inf
         for one in rows:
-            target, since = one.itl_target_s, one.last_token_at
+            target, since = one.itl_target_s, one.waits_since
             if one.late or target < possible:
                 late_due = min(late_due, since + target)
                 longest_due = min(longest_due, since + LATE_GAP * target)
@@ -126,7 +126,7 @@ class Slack:
         """
         costs = view.costs
         late = [one for one in view.decodes if one.late or one.itl_target_s < possible]
-        late.sort(key=lambda one: one.last_token_at)
+        late.sort(key=lambda one: one.waits_since)
         apart = {one.order for one in late}
         in_time = [one for one in view.decodes if one.order not in apart]
         in_time.sort(key=_row_due)
@@ -134,14 +134,14 @@ class Slack:
         step_s = costs.base_s
         self._owed_rows_s += LATE_SHARE * limit_s if late else 0.0
         for one in late:
-            takes = costs.row_s(one.computed)
-            if takes > self._owed_rows_s or step_s + takes + costs.row_s(in_time[0].computed) > limit_s:
+            takes = costs.row_s(one.planned)
+            if takes > self._owed_rows_s or step_s + takes + costs.row_s(in_time[0].planned) > limit_s:
                 break
             self._owed_rows_s -= takes
             step_s += takes
             chosen.append(one)
         for one in in_time:
-            takes = costs.row_s(one.computed)
+            takes = costs.row_s(one.planned)
             if one is not in_time[0] and step_s + takes > limit_s:
                 break
             step_s += takes
@@ -256,4 +256,4 @@ def _due(one: Sequence) -> tuple[float, int]:
 
 
 def _row_due(one: Sequence) -> float:
-    return one.last_token_at + one.itl_target_s
+    return one.waits_since + one.itl_target_s

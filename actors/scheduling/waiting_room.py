@@ -14,25 +14,19 @@ them (`_fits_beside`): a long prompt keeps out other long ones, and nobody whom 
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
-from msgspec import Struct
-
+from actors.scheduling.bounds import Bounds
 from actors.scheduling.credits import Credits
 from actors.scheduling.demand import Demand, weighed
 from actors.scheduling.fair import VirtualCounters
 from actors.scheduling.guests import Guest, Place
+from actors.scheduling.key_places import KeyPlaces
 from actors.scheduling.pace import Pace
 from actors.scheduling.turns import LATE_SHARE, Client, Entry, Queues, Served, turns
 from protocol.messages import CostsLearned, Credit, Enqueue, Released, RequestId
 
-LARGEST_PART = 8.0
-"""A client may take a place only while it holds at most so many times what is left: the room is never all one's own.
-
-(The dynamic threshold of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches",
-1998.)
-"""
 RESERVED = 16
 """One of so many places on the device, and at least one, is kept for other clients than the one that fills it."""
 PLACES_KNOWN = 256
@@ -42,24 +36,20 @@ MOVED_S, MOVED_SHARE = 0.5, 0.2
 """An estimate has changed when it is off by both."""
 
 
-class Bounds(Struct, frozen=True):
-    """How much the waiting room holds: in number, in predicted work, and in predicted wait (both in seconds)."""
-
-    places: int
-    work_s: float
-    wait_s: float
-
-
 class WaitingRoom:
     """Those who wait, and the credits by which they are let in.
 
     `max_running`: how many the device runs at once, of which one client may not have all. (Where it runs only one, a
     second client waits for the end of the answer that runs, however long: to keep the one place would keep it idle.)
+    `running_of`: of the keys that have a bound of their own, how many at once (`KeyPlaces`).
     """
 
-    def __init__(self, bounds: Bounds, demand: Demand, max_running: int) -> None:
+    def __init__(
+        self, bounds: Bounds, demand: Demand, max_running: int, running_of: Mapping[str, int] | None = None
+    ) -> None:
         self._bounds = bounds
         self._demand = demand
+        self._key_places = KeyPlaces(max_running, running_of)
         self._most_of_one = max(1, max_running - max(1, max_running // RESERVED))
         self._guests: dict[RequestId, Guest] = {}
         self._in_time: dict[Client, list[Entry[Guest]]] = {}
@@ -77,6 +67,7 @@ class WaitingRoom:
         self._passed: Guest | None = None
         """Whose turn it would have been, if somebody smaller was named as next."""
         self._pace = Pace()
+        self._open = True
 
     def __len__(self) -> int:
         return len(self._guests)
@@ -99,7 +90,14 @@ class WaitingRoom:
     @property
     def can_tell(self) -> bool:
         """Whether there is anything to estimate a wait from."""
-        return self._demand.known or self._pace.known
+        return self._open and (self._demand.known or self._pace.known)
+
+    def set_open(self, is_open: bool) -> None:
+        """Shut, it lets nobody in, for who knows how long. Whoever waits has not been told what follows from that."""
+        self._open = is_open
+        self._pace.interrupt()
+        for guest in self._guests.values():
+            guest.told = None
 
     def learn(self, learned: CostsLearned) -> None:
         """What steps cost. Work is predicted when a request comes; of those who came too early, now."""
@@ -142,21 +140,19 @@ class WaitingRoom:
 
     def overfull(self, guest: Guest) -> str | None:
         """Which bound of number or work `guest` is over, the room being as it is with it: a sentence, or None."""
-        bounds, client = self._bounds, guest.client
-        mine, free = self._clients[client[0]].waiting(client), bounds.places - len(self._guests)
-        if free < 0:
-            return f"All {bounds.places:,} places to wait are taken"
-        if mine - 1 > LARGEST_PART * (free + 1):
-            return f"{mine - 1:,} of {bounds.places:,} places to wait are taken by this client, the most it may have"
-        if len(self._guests) == 1:
+        mine = self._clients[guest.client[0]].waiting(guest.client)
+        full = self._bounds.overfull(len(self._guests), mine)
+        if full is not None or len(self._guests) == 1:
+            return full
+        return self._bounds.overworked(self._work_s, self._work_of[guest.client], guest.work_s, first=mine == 1)
+
+    def crowded(self, guest: Guest) -> str | None:
+        """Whether more of its key wait than may, behind those that run: a sentence, or None."""
+        key = guest.client[0]
+        most = self._key_places.running_of(key)
+        if most is None or self._keys.waiting(key) <= most:
             return None
-        my_work, free_s = self._work_of[client], bounds.work_s - self._work_s
-        if free_s < 0:
-            waiting_s = self._work_s - guest.work_s
-            return f"About {waiting_s:,.0f} s of work are waiting, and this is {guest.work_s:,.0f} s more"
-        if mine > 1 and my_work > LARGEST_PART * (free_s + guest.work_s):
-            return f"About {my_work - guest.work_s:,.0f} s of work of this client are waiting, the most it may have"
-        return None
+        return f"{most:,} requests of this key wait already, as many as it may have running"
 
     def remove(self, request: RequestId) -> Guest | None:
         """It waits no longer: cancelled, expired or refused."""
@@ -178,7 +174,7 @@ class WaitingRoom:
     def next(self, now: float) -> Guest | None:
         """Whose turn it is to be let in; None when nobody may be. `let_in` or `remove` comes next."""
         self._passed = None
-        if not self._credits.places:
+        if not self._open or not self._credits.places:
             return None
         self._set_late_aside(now)
         first = self._first()
@@ -236,6 +232,7 @@ class WaitingRoom:
         inside = self._inside.pop(released.request, None)
         if inside is not None:
             client, charge = inside
+            self._key_places.read(client[0], released.request)
             correction = weighed(released.computed_tokens, released.output_tokens) - charge
             self._keys.end(client[0], correction)
             self._clients[client[0]].end(client, correction)
@@ -286,11 +283,7 @@ class WaitingRoom:
 
     def _first_of(self, queues: dict[Client, list[Entry[Guest]]], may: Callable[[Guest], bool]) -> Guest | None:
         """The first request of the client that is next, if any of these may have one more on the device."""
-        candidates = [
-            client
-            for client, queue in queues.items()
-            if self._clients[client[0]].running(client) < self._most_of_one and may(queue[0][2])
-        ]
+        candidates = [client for client, queue in queues.items() if self._may_begin(client) and may(queue[0][2])]
         due: dict[str, float] = {}
         for client in candidates:
             due[client[0]] = min(queues[client][0][0], due.get(client[0], math.inf))
@@ -300,6 +293,32 @@ class WaitingRoom:
         mine = [client for client in candidates if client[0] == key]
         first = self._clients[key].least(mine, lambda one: queues[one][0][0])
         return None if first is None else queues[first][0][2]
+
+    def _may_begin(self, client: Client) -> bool:
+        """Whether one more of it may be on the device, and one more of its key."""
+        return self._key_places.may_begin(client[0], self._keys.running(client[0])) and self._client_may_begin(client)
+
+    def _client_may_begin(self, client: Client) -> bool:
+        return self._clients[client[0]].running(client) < self._most_of_one
+
+    # --- those inside that nobody reads ---
+
+    def set_unread(self, request: RequestId, unread: bool) -> None:
+        """Of one that was let in: nobody reads it, or somebody does again."""
+        if (inside := self._inside.get(request)) is not None:
+            change = self._key_places.leave_unread if unread else self._key_places.read
+            change(inside[0][0], request)
+
+    def give_way(self) -> list[RequestId]:
+        """Those of them whose places others of their keys need now. They stay until they are `released`."""
+        if not self._open or not self._credits.places:
+            return []
+        return self._key_places.give_way(self._keys.running, self._somebody_may_begin)
+
+    def _somebody_may_begin(self, key: str) -> bool:
+        """Whether, as far as each client's own bound goes, anybody of the key who waits might come in."""
+        waiting = (client for queues in (self._in_time, self._late) for client in queues)
+        return any(client[0] == key and self._client_may_begin(client) for client in waiting)
 
     # --- how long it takes ---
 

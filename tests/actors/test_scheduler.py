@@ -89,11 +89,10 @@ class Desk:
             directory=directory,
             metrics=self.metrics,
             clock=self.clock,
-            steps_ahead=steps_ahead,
             tokens_ahead=tokens_ahead,
         )
         if ready:
-            self.say(model_ready(blocks, calibration=calibration))
+            self.say(model_ready(blocks, calibration=calibration, steps_in_flight=steps_ahead))
 
     def say(self, *messages: SchedulerInbox) -> None:
         for message in messages:
@@ -232,6 +231,7 @@ def test_at_most_steps_ahead_are_in_flight(steps_ahead: int) -> None:
     steps = desk.planned()
     assert [len(step.chunks) for step in steps] == [1] * steps_ahead
     desk.finish(steps[0])
+    desk.take_tokens()
     assert len(desk.planned()) == 1
 
 
@@ -286,9 +286,17 @@ def test_when_only_paused_ones_are_left_nothing_is_planned(policy: PolicyName) -
     assert desk.ends == [("other", "prefilled"), ("r", "length")]
 
 
-def test_pauses_of_unknown_requests_change_nothing() -> None:
+def test_a_pause_that_comes_before_its_request_waits_for_it() -> None:
     desk = Desk()
     desk.say(SetPaused("r", True, 100.0), enqueue("r", 4))
+    assert desk.planned() == []
+    desk.say(SetPaused("r", False, 101.0))
+    assert len(desk.planned()) == 1
+
+
+def test_a_pause_that_is_over_before_its_request_comes_changes_nothing() -> None:
+    desk = Desk()
+    desk.say(SetPaused("r", True, 100.0), SetPaused("r", False, 100.5), enqueue("r", 4))
     assert len(desk.planned()) == 1
 
 

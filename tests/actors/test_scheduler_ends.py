@@ -11,10 +11,12 @@ from protocol.messages import (
     Ended,
     FinishStream,
     Forget,
+    GiveWay,
     Released,
     SetPaused,
     Sweep,
     TokenRow,
+    Unread,
     WorkerLost,
 )
 from tests.actors.recorders import enqueue, model_ready
@@ -146,3 +148,46 @@ def test_a_worker_lost_twice_is_lost_once() -> None:
     desk = Desk()
     desk.say(enqueue("r", 4), WorkerLost("it ended", 101.0), WorkerLost("it could not start", 102.0))
     assert desk.released == ["r"]
+
+
+# --- those that nobody reads ---
+
+
+def test_admission_hears_whom_nobody_reads_and_who_is_read_again() -> None:
+    desk = Desk()
+    desk.say(SetPaused("early", True, 100.0, unread=True), enqueue("early", 4), enqueue("r", 4))
+    desk.say(SetPaused("r", True, 100.0))
+    assert desk.admission.of(Unread) == [Unread("early", True)], "whoever is only slow is still there"
+    desk.say(SetPaused("r", True, 100.0, unread=True), SetPaused("r", True, 101.0, unread=True))
+    desk.say(SetPaused("r", True, 102.0), SetPaused("r", False, 103.0))
+    assert desk.admission.of(Unread)[1:] == [Unread("r", True), Unread("r", False)]
+
+
+def test_one_that_nobody_reads_gives_way_and_says_why() -> None:
+    desk = Desk()
+    desk.say(enqueue("r", 4, max_output_tokens=9))
+    desk.finish(desk.step())
+    last = desk.step()
+    desk.say(SetPaused("r", True, 100.0, unread=True))
+    desk.finish(last)
+    desk.say(GiveWay("r"))
+    assert desk.ends == [("r", "failed")]
+    assert desk.released == ["r"]
+    (ended,) = desk.connection.of(Ended)
+    assert ended.error is not None
+    assert ended.error.message == (
+        "Nobody was connected to read this response, and others of its key needed its place. Try again in 1.0 s."
+    )
+    assert desk.used() == 0
+    assert desk.tokeniser.heard == [Forget("r")]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_whoever_has_come_back_meanwhile_does_not_give_way(paused: bool) -> None:
+    desk = Desk()
+    desk.say(enqueue("r", 4, max_output_tokens=3))
+    desk.say(SetPaused("r", True, 100.0, unread=True), SetPaused("r", paused, 101.0), GiveWay("r"), GiveWay("gone"))
+    assert desk.ends == []
+    desk.say(SetPaused("r", False, 102.0))
+    desk.run()
+    assert desk.ends == [("r", "length")]

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from actors.scheduler import LEARNED_EVERY
-from actors.scheduling.schedule import USUAL_OUTPUT_TOKENS
+from actors.scheduling.usual import USUAL_OUTPUT_TOKENS
 from protocol.messages import (
     AuditReport,
     AuditRequest,

@@ -15,13 +15,14 @@ from typing import ParamSpec, TypeVar
 from msgspec import structs
 
 from actors.scheduling.blocks import BlockPool
+from actors.scheduling.bounds import Bounds
 from actors.scheduling.costs import Costs
 from actors.scheduling.demand import Demand
 from actors.scheduling.guests import Place
 from actors.scheduling.policies import POLICIES, PolicyName, policy_named
 from actors.scheduling.policy import FixedChunk, Policy, View, Wish
 from actors.scheduling.schedule import Schedule
-from actors.scheduling.waiting_room import Bounds, WaitingRoom
+from actors.scheduling.waiting_room import WaitingRoom
 from protocol.messages import CostsLearned, Credit, Enqueue, SampledToken, Step, StepDone
 from tests.actors.recorders import enqueue
 

@@ -5,9 +5,10 @@ A request with a prompt of n tokens and no answer is charged n.
 
 import math
 
+from actors.scheduling.bounds import Bounds
 from actors.scheduling.demand import Demand
 from actors.scheduling.guests import Guest
-from actors.scheduling.waiting_room import Bounds, WaitingRoom
+from actors.scheduling.waiting_room import WaitingRoom
 from protocol.messages import CostsLearned, Credit, Released
 from tests.actors.recorders import enqueue
 

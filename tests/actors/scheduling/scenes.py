@@ -6,7 +6,7 @@ from actors.scheduling.schedule import Outcome, Schedule
 from actors.scheduling.sequence import Sequence
 from protocol.messages import SampledToken, Step, StepDone
 from tests.actors.recorders import enqueue, tokens_in
-from tests.actors.scheduling.device import Device
+from tests.actors.scheduling.device import Device, sampled
 
 
 class Scene:
@@ -27,15 +27,24 @@ class Scene:
         self.outcomes: list[Outcome] = []
         self.computed = 0
         """Tokens that were run, those that were run again among them."""
+        self.wasted = 0
+        """Rows whose tokens nobody took."""
         self.last: Step | None = None
 
-    def add(self, name: str, prompt: int | list[int], output: int, tenant: str = "") -> Sequence:
+    def add(
+        self, name: str, prompt: int | list[int], output: int, tenant: str = "", end_tokens: tuple[int, ...] = ()
+    ) -> Sequence:
         """A prompt of so many tokens is like no other."""
         if isinstance(prompt, int):
             start = 1000 * (1 + len(self.device.histories))
             prompt = list(range(start, start + prompt))
         request = enqueue(
-            name, prompt, tenant=tenant, max_output_tokens=output, received_at=float(len(self.device.histories))
+            name,
+            prompt,
+            tenant=tenant,
+            max_output_tokens=output,
+            end_tokens=end_tokens,
+            received_at=float(len(self.device.histories)),
         )
         self.device.histories[name] = list(prompt)
         self.device.tenants[name] = tenant
@@ -60,12 +69,15 @@ class Scene:
         self.computed += sum(len(tokens_in(chunk.tokens)) for chunk in step.chunks)
         return [chunk.request for chunk in step.chunks]
 
-    def complete(self) -> Outcome:
+    def complete(self, token: int = 7) -> Outcome:
+        """The oldest step has ended; everybody gets `token`."""
         step = self.device.end()
-        count = sum(1 for chunk in step.chunks if chunk.sampling is not None)
-        outcome = self.schedule.complete(StepDone(step.step, (SampledToken(7),) * count, 0.01), 0.0)
+        count = len(sampled(step))
+        outcome = self.schedule.complete(StepDone(step.step, (SampledToken(token),) * count, 0.01), 0.0)
         for row in outcome.rows:
             self.device.histories[row.request].append(row.token.token)
+        self.wasted += count - len(outcome.rows)
+        self.device.chose([token] * count)
         self.schedule.audit()
         self.outcomes.append(outcome)
         return outcome

@@ -4,11 +4,12 @@ import math
 
 import pytest
 
+from actors.scheduling.bounds import Bounds
 from actors.scheduling.credits import SMALL
 from actors.scheduling.demand import Demand
 from actors.scheduling.guests import Guest
 from actors.scheduling.policies import PolicyName
-from actors.scheduling.waiting_room import Bounds, WaitingRoom
+from actors.scheduling.waiting_room import WaitingRoom
 from actors.simulator.hardware import Hardware, StepCosts
 from actors.simulator.simulation import Simulation, setup_for
 from protocol.messages import Credit

@@ -3,7 +3,7 @@
 import pytest
 
 from actors.scheduling.demand import Demand, weighed
-from actors.scheduling.schedule import USUAL_OUTPUT_TOKENS
+from actors.scheduling.usual import USUAL_OUTPUT_TOKENS
 from protocol.messages import CostsLearned
 from tests.actors.recorders import enqueue
 

@@ -84,10 +84,10 @@ def test_nothing_is_found_before_the_step_that_computes_it_has_succeeded() -> No
     together = scene.add("b", prompt, output=9)
     assert scene.plan() == ["a", "b"]
     later = scene.add("c", prompt, output=9)
-    assert scene.plan() == ["c"]
+    assert scene.plan() == ["a", "b", "c"]
     scene.complete()
     after = scene.add("d", prompt, output=9)
-    assert scene.plan() == ["a", "b", "d"]
+    assert scene.plan() == ["a", "b", "c", "d"]
     scene.complete()
     scene.complete()
     assert [one.stats(0.0).cached_tokens for one in (first, together, later, after)] == [0, 0, 0, 8]

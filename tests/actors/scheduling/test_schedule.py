@@ -1,5 +1,7 @@
-"""Any order of arrivals, ends, pauses, steps and lost workers, under every policy: nothing is lost and all get on."""
+"""Any order of arrivals, ends, pauses, steps, refused steps and lost workers, under every policy: nothing is lost, all
+get on, and no more rows are wasted than were in flight."""
 
+from collections import Counter
 from typing import ClassVar, Literal
 
 from hypothesis import HealthCheck, assume, settings
@@ -13,7 +15,7 @@ from actors.scheduling.schedule import Outcome, Schedule
 from actors.scheduling.sequence import Sequence
 from protocol.messages import Chunk, Credit, FinishReason, Measured, SampledToken, Step, StepDone, Work
 from tests.actors.recorders import enqueue, tokens_in
-from tests.actors.scheduling.device import Device
+from tests.actors.scheduling.device import Device, sampled
 
 END = 0
 TRUTH = Costs(coefficients=(0.02, 0.01, 1e-4, 1e-4, 0.02, 1e-4))
@@ -84,6 +86,9 @@ class Requests(RuleBasedStateMachine):
         """How much of its prompt each found in the cache when it started."""
         self.workers = 1
         self.stale: StepDone | None = None
+        self.wasted: Counter[str] = Counter()
+        self.refused = False
+        """Whether the last step found no memory, so that those planned behind it will find none either."""
 
     # --- rules ---
 
@@ -124,9 +129,9 @@ class Requests(RuleBasedStateMachine):
     @precondition(lambda self: len(self.device.in_flight) < self.steps_ahead)
     @rule()
     def plan(self) -> None:
-        runnable = [
-            name for name, one in self.alive.items() if not one.paused and not self.in_flight(name) and one.remaining
-        ]
+        runnable = [name for name, one in self.alive.items() if not one.paused and self.has_more(one)]
+        ahead = len(self.device.in_flight)
+        bounds = self.schedule.bounds
         line = [one for one in self.schedule.sequences if one.waiting and not one.paused]
         before = {name: one.preemptions for name, one in self.alive.items()}
         step = self.schedule.plan(self.now)
@@ -134,9 +139,10 @@ class Requests(RuleBasedStateMachine):
         names = [chunk.request for chunk in chunks]
         sizes = [len(tokens_in(chunk.tokens)) for chunk in chunks]
         assert len(set(names)) == len(names)
-        assert set(names) <= set(runnable), "paused, ended and planned ones are left alone"
-        assert sum(sizes) <= self.step_tokens
-        assert len(chunks) <= self.step_rows
+        assert set(names) <= set(runnable), "paused and ended ones are left alone, and whoever has nothing to run"
+        assert sum(sizes) <= bounds.tokens <= self.step_tokens
+        assert len(chunks) <= bounds.rows <= self.step_rows
+        assert not (chunks and self.refused), "it would fail too"
         if self.policy in ("slack", "fixed_chunk"):
             assert sum(size for size in sizes if size > 1) <= self.chunk
         if self.policy != "slack":
@@ -145,7 +151,7 @@ class Requests(RuleBasedStateMachine):
             assert came_in == sorted(came_in, reverse=True), "somebody overtook the first who waits"
         self.check_who_gave_way(before)
         if step is None:
-            if not self.device.in_flight:
+            if not ahead:
                 assert not runnable, "nothing runs though something could"
             return
         for chunk in chunks:
@@ -158,9 +164,20 @@ class Requests(RuleBasedStateMachine):
         self.started.update(names)
         self.device.begin(step)
 
+    def has_more(self, one: Sequence) -> bool:
+        """Whether any of its tokens is in no step yet: those of its history, or the one that the last step chooses."""
+        chunks = [chunk for step in self.device.in_flight for chunk in step.chunks if chunk.request == one.request]
+        history = self.device.histories[one.request]
+        if chunks and chunks[-1].sampling is not None:
+            expected = sum(chunk.sampling is not None for chunk in chunks)
+            return len(history) - one.prompt_tokens + expected < one.max_output_tokens
+        if chunks:
+            return chunks[-1].start + len(tokens_in(chunks[-1].tokens)) < len(history)
+        return True
+
     def check_choice(self, chunk: Chunk) -> None:
         one = self.alive[chunk.request]
-        newest = chunk.start + len(tokens_in(chunk.tokens)) == len(self.device.histories[chunk.request])
+        newest = chunk.start + len(tokens_in(chunk.tokens)) >= len(self.device.histories[chunk.request])
         assert (chunk.sampling is not None) == (newest and one.max_output_tokens > 0)
 
     def check_who_gave_way(self, before: dict[str, int]) -> None:
@@ -172,7 +189,7 @@ class Requests(RuleBasedStateMachine):
                     assert not other.paused, "a paused one kept its memory, and one that was not lost it"
                     assert other.order < one.order, "the earlier one gave way"
 
-    @precondition(lambda self: self.device.in_flight)
+    @precondition(lambda self: self.device.in_flight and not self.refused)
     @rule(data=st.data(), noise=st.sampled_from([0.5, 0.9, 1.0, 1.0, 1.1, 5.0]))
     def complete(self, data: st.DataObject, noise: float) -> None:
         step = self.device.end()
@@ -185,15 +202,16 @@ class Requests(RuleBasedStateMachine):
         self.now += took_s
         tokens = tuple(SampledToken(token) for token in chosen)
         outcome = self.schedule.complete(StepDone(step.step, tokens, took_s if self.learns else 0.0), self.now)
-        sampled = [chunk.request for chunk in step.chunks if chunk.sampling is not None]
-        expected = [(name, token) for name, token in zip(sampled, chosen, strict=True) if name in self.alive]
+        expected = [(name, token) for name, token in zip(sampled(step), chosen, strict=True) if name in self.alive]
         assert [(row.request, row.token.token) for row in outcome.rows] == expected, "a token for everyone still here"
+        self.wasted.update(name for name in sampled(step) if name not in self.alive)
         for row in outcome.rows:
             history, one = self.device.histories[row.request], self.alive[row.request]
             history.append(row.token.token)
             assert one.tokens.tolist() == history
             full = len(history) - one.prompt_tokens == one.max_output_tokens
             assert row.last == (full or row.token.token == END)
+        self.device.chose(chosen)
         for one in outcome.ended:
             assert one.reason is not None
             self.finish(one, one.reason)
@@ -204,6 +222,23 @@ class Requests(RuleBasedStateMachine):
             self.release(one)
         assert not self.touched - {chunk.request for each in self.device.in_flight for chunk in each.chunks}
         return outcome
+
+    @precondition(lambda self: self.device.in_flight)
+    @rule()
+    def refuse(self) -> None:
+        """The oldest step finds no memory."""
+        step = self.device.refuse()
+        size = sum(len(tokens_in(chunk.tokens)) for chunk in step.chunks)
+        failure = self.schedule.fail(step.step, self.now)
+        assert failure is not None
+        assert (failure.tokens, failure.rows) == (size, len(step.chunks))
+        assert failure.follows == self.refused
+        self.refused = bool(self.device.in_flight)
+        for one in failure.released:
+            self.release(one)
+        if failure.hopeless is not None:
+            assert size == 1
+            self.end_one(failure.hopeless, "failed")
 
     @rule(data=st.data(), reason=st.sampled_from(["cancelled", "deadline", "stop_text"]))
     def end(self, data: st.DataObject, reason: FinishReason) -> None:
@@ -232,6 +267,7 @@ class Requests(RuleBasedStateMachine):
             count = sum(1 for chunk in step.chunks if chunk.sampling is not None)
             self.stale = StepDone(step.step, (SampledToken(1),) * count, 0.01)
         self.device.lose()
+        self.refused = False
         for one in self.schedule.forget_steps():
             self.release(one)
         for one in self.schedule.sequences:
@@ -300,13 +336,12 @@ class Requests(RuleBasedStateMachine):
         short = self.schedule.waits_for_memory
         assert short or not any(one.started for one in line), "a preempted one waits for memory"
         assert line or not short, "memory is waited for by nobody"
-        before, most = self.credit, 2 * self.step_rows
+        before = self.credit
         self.credit = self.schedule.credit(self.step_rows)
         assert self.credit.granted >= before.granted
         assert self.credit.tokens >= before.tokens
         assert not short or self.credit == before, "somebody new may come in while memory is short"
-        assert max(self.credit.granted - self.arrived, 0) + len(self.alive) <= max(most, len(self.alive))
-        assert not self.by_credit or len(self.alive) <= most
+        assert self.credit.granted - self.arrived <= self.step_rows, "the scheduler's lane holds all who may come"
         assert self.alive or self.may_come, "nobody is here, and nobody may come"
 
     def teardown(self) -> None:
@@ -323,17 +358,24 @@ class Requests(RuleBasedStateMachine):
                 self.plan()
                 if len(self.device.in_flight) == before:
                     break
-            step = self.device.end()
-            self.finish_step(step, [1] * sum(1 for chunk in step.chunks if chunk.sampling is not None))
+            if self.refused:
+                self.refuse()
+            else:
+                step = self.device.end()
+                self.finish_step(step, [1] * len(sampled(step)))
             self.everything_adds_up()
             steps += 1
             assert steps <= bound, "no progress"
         assert self.schedule.pool.used == 0
         assert self.released == set(self.finished) == set(self.device.histories)
+        for name, wasted in self.wasted.items():
+            reason = self.finished[name]
+            most = {"length": 0, "stop": self.steps_ahead - 1}.get(reason, self.steps_ahead)
+            assert wasted <= most, f"{wasted} rows of one that ended by {reason}"
 
     def most_steps(self, one: Sequence) -> int:
         """As if every token of its history had to be read again for each token of its answer."""
-        longest = 1 if self.policy == "slack" else min(self.chunk, self.step_tokens)
+        longest = 1 if self.policy == "slack" else min(self.chunk, self.schedule.bounds.tokens)
         return (one.max_output_tokens + 2) * (2 + self.max_context // longest)
 
 

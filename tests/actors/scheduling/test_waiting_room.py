@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from actors.scheduling.bounds import LARGEST_PART, Bounds
 from actors.scheduling.demand import Demand, weighed
-from actors.scheduling.waiting_room import LARGEST_PART, RESERVED, Bounds, WaitingRoom
+from actors.scheduling.waiting_room import RESERVED, WaitingRoom
 from protocol.messages import Credit
 from tests.actors.recorders import enqueue
 from tests.actors.scheduling.rooms import Room

@@ -6,9 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from actors.scheduling.bounds import Bounds
 from actors.scheduling.demand import Demand
 from actors.scheduling.guests import Guest
-from actors.scheduling.waiting_room import Bounds, WaitingRoom
+from actors.scheduling.waiting_room import WaitingRoom
 from protocol.messages import CostsLearned, Credit, Released
 from tests.actors.recorders import enqueue
 
