@@ -6,14 +6,17 @@ imports torch, which has no place in this process.)
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import get_args
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from msgspec import Struct
 
 from protocol.input_items import Message, Role
 
@@ -23,6 +26,21 @@ PLAIN = "{{ messages | map(attribute='content') | join('\n\n') }}"
 
 class PromptRefused(Exception):
     """These messages make no prompt for this model. Its text is a sentence for the client."""
+
+
+class Skeleton(Struct, frozen=True):
+    """What a template writes by itself: `text`, in which stand-ins show where it puts each of `texts`."""
+
+    text: str
+    texts: list[str]
+
+    def filled(self, start: int, end: int) -> str:
+        """A part of it, whatever stands in for a text replaced by that text."""
+        return _STAND_IN.sub(lambda found: self.texts[int(found[1])], self.text[start:end])
+
+
+_STAND_IN = re.compile("\U000f0000([0-9]{1,9})\U000f0001")
+"""Of characters that no vocabulary has, so that nothing of a template's comes to mean something else beside it."""
 
 
 class ChatTemplate:
@@ -45,11 +63,27 @@ class ChatTemplate:
         self._takes_system = self._shows(system, [system, user])
         self._takes_late_system = self._shows(system, [user, answer, system, user])
         self._takes_neighbours = self._shows(user, [user, user])
+        self._strips = frozenset(role for role in get_args(Role) if self._strips_text_of(role))
 
     def render(self, messages: Sequence[Message]) -> str:
         """Raises `PromptRefused`."""
+        return self._rendered(self._arranged(messages))
+
+    def skeleton(self, messages: Sequence[Message]) -> Skeleton:
+        """What `render` writes around the texts of these messages. Raises `PromptRefused`.
+
+        An empty text is left as it is: templates ask for that. Filled, it is what `render` gives, unless the template
+        does more with a text than to strip it.
+        """
+        arranged = self._arranged(messages)
+        text = self._rendered(
+            Message(m.role, f"\U000f0000{n}\U000f0001" if m.text else "") for n, m in enumerate(arranged)
+        )
+        return Skeleton(text, [m.text.strip() if m.role in self._strips else m.text for m in arranged])
+
+    def _rendered(self, messages: Iterable[Message]) -> str:
         try:
-            return self._render(self._arranged(messages))
+            return self._render(messages)
         except jinja2.TemplateError as error:
             reason = (error.message or "no reason given").rstrip(".")
             raise PromptRefused(
@@ -71,6 +105,14 @@ class ChatTemplate:
             return message.text in self._render(messages)
         except jinja2.TemplateError:
             return False
+
+    def _strips_text_of(self, role: Role) -> bool:
+        bare, user = Message(role, "A text."), Message("user", "Hello.")
+        spaced = Message(role, f"\n {bare.text} \n")
+        return any(
+            self._shows(bare, [*before, spaced]) and not self._shows(spaced, [*before, spaced])
+            for before in ([], [user])
+        )
 
     def _arranged(self, messages: Sequence[Message]) -> list[Message]:
         arranged = [Message("system", m.text) if m.role == "developer" else m for m in messages]

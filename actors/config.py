@@ -5,20 +5,22 @@ Knows names, defaults, sources and their order (flag, then environment, then fil
 
 import argparse
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
-from actors.targets import TIERS, TargetsError, Tiers, TierTable, nearest_tier, table_of
+from actors.config_checks import ConfigError, check_doors, keys_of
+from actors.keys import Keys
+from actors.targets import TargetsError, Tiers, TierTable, table_of
 
-
-class ConfigError(Exception):
-    """A setting that cannot be used. The message is one sentence for the person who set it."""
+__all__ = ["Config", "ConfigError"]
 
 
 _MOST_TOKENS = 2**31 - 1
@@ -29,7 +31,7 @@ def _doc(text: str) -> Meta:
     return Meta(description=text)
 
 
-class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """The settings of `rota serve`. The defaults are right for a laptop."""
 
     model: Annotated[
@@ -44,14 +46,23 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _doc("weights and KV; auto is bfloat16 where the processor has it, else float32"),
     ] = "auto"
     kernels: Annotated[
-        Literal["auto", "native", "torch", "none"],
+        Literal["auto", "native", "triton", "torch", "none"],
         _doc(
-            "on a CPU: our own, built on first use, or plain torch (auto is ours where they can be had); none makes "
-            "every token up, to measure all the rest"
+            "what computes: native, our own for CPUs, built on first use; triton, our own for GPUs; or plain torch "
+            "(auto is ours where they can be had); none makes every token up, to measure all the rest"
         ),
     ] = "auto"
     kv_memory: Annotated[
         str | None, _doc("memory for KV blocks, such as 4GiB or 512MiB; else a share of what is free")
+    ] = None
+    gpu_memory_fraction: Annotated[
+        float,
+        Meta(gt=0, le=1),
+        _doc("how much of a GPU's memory may be taken in all; what weights and a step leave of it is for KV blocks"),
+    ] = 0.92
+    steps_in_flight: Annotated[
+        Annotated[int, Meta(ge=1, le=2)] | None,
+        _doc("steps the device is given at a time: 2 has the next one planned while one runs; else 2 on a GPU, else 1"),
     ] = None
     max_context: Annotated[
         Annotated[int, Meta(ge=16, le=_MOST_TOKENS)] | None,
@@ -77,12 +88,49 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=_MOST_TOKENS), _doc("output limit of a request that names none")
     ] = 1024
     retain_s: Annotated[float, Meta(ge=0), _doc("how long a conversation can be continued, in seconds")] = 600.0
-    grace_s: Annotated[float, Meta(ge=0), _doc("how long running answers may go on after SIGTERM, in seconds")] = 10.0
+    grace_s: Annotated[
+        float, Meta(ge=0), _doc("how long running answers may go on after SIGTERM or Ctrl-C, in seconds")
+    ] = 10.0
+    resume_grace_s: Annotated[
+        float, Meta(ge=0), _doc("how long a response whose socket was lost is kept for its reader, in seconds")
+    ] = 30.0
     hang_s: Annotated[float, Meta(gt=0), _doc("a worker that makes no progress for so long is started anew")] = 60.0
-    load_s: Annotated[float, Meta(gt=0), _doc("a worker that takes so long to load its model is started anew")] = 300.0
+    load_s: Annotated[
+        float,
+        Meta(gt=0),
+        _doc("a worker that takes so long to load is started anew; a first one, if it does nothing at all"),
+    ] = 300.0
     max_connections: Annotated[int, Meta(ge=1), _doc("open sockets")] = 4096
+    max_connections_per_address: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        _doc("of them, from one address (IPv6: from one /64 network); else 256, and from this machine any number"),
+    ] = None
+    max_handshakes: Annotated[int, Meta(ge=1), _doc("connections that have not said yet what they want")] = 1024
+    handshake_s: Annotated[float, Meta(gt=0), _doc("how long a connection may take to say it, in seconds")] = 10.0
+    max_lanes: Annotated[int, Meta(ge=1), _doc("lanes of one socket")] = 128
+    max_running_per_socket: Annotated[
+        int, Meta(ge=1), _doc("responses of one socket that run at once; the rest wait in their lanes")
+    ] = 64
+    max_messages_per_s: Annotated[
+        float, Meta(gt=0), _doc("messages that one socket may send in a second; after a silence five times as many")
+    ] = 200.0
+    max_message: Annotated[str, _doc("the largest message that a client may send, such as 2MiB")] = "2MiB"
+    socket_idle_s: Annotated[
+        float, Meta(gt=0), _doc("a socket on which nothing is asked for so long is closed, in seconds")
+    ] = 3600.0
+    socket_age_s: Annotated[float, Meta(gt=0), _doc("how long a socket may live, in seconds")] = 3600.0
+    reader_patience_s: Annotated[
+        float,
+        Meta(gt=0),
+        _doc("a client that takes less than 16 KiB of its answers, and not all, in so many seconds is let go"),
+    ] = 60.0
+    keys_file: Annotated[
+        str | None,
+        _doc("a TOML file of hashed keys that clients must present, with the limits of each; rota key NAME makes one"),
+    ] = None
     api_keys: Annotated[
-        tuple[str, ...], _doc("keys that clients must present, each NAME=KEY; without any, everyone may ask")
+        tuple[str, ...],
+        _doc("more of such keys, in clear, each NAME=KEY; without any key, everyone may ask"),
     ] = ()
     key_tiers: Annotated[
         tuple[str, ...], _doc("the best tier that requests of a key get, each NAME=TIER; without an entry, any")
@@ -90,6 +138,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     origins: Annotated[
         tuple[str, ...], _doc("pages of other origins that may connect, such as https://shop.example")
     ] = ()
+    tls_cert: Annotated[str | None, _doc("a PEM file with the certificate chain: then all is said under TLS")] = None
+    tls_key: Annotated[str | None, _doc("a PEM file with the certificate's private key")] = None
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        _doc("networks of proxies, such as 127.0.0.1 or 10.0.0.0/8, that are believed about whom they pass on"),
+    ] = ()
+    proxy_header: Annotated[
+        Literal["x-forwarded-for", "forwarded"], _doc("the header in which those proxies say it")
+    ] = "x-forwarded-for"
     allow_no_key: Annotated[bool, _doc("listen beyond loopback although no key is configured")] = False
     log_format: Annotated[
         Literal["auto", "console", "json"], _doc("auto is console on a terminal and JSON lines elsewhere")
@@ -107,18 +164,36 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return None if self.kv_memory is None else parse_size(self.kv_memory)
 
     @property
+    def max_message_bytes(self) -> int:
+        return parse_size(self.max_message)
+
+    @property
     def trace_file_bytes(self) -> int:
         return parse_size(self.trace_bytes)
 
     @property
     def tiers(self) -> Tiers:
         """The targets, with what each key may have of them."""
-        return Tiers(self.targets, dict(entry.split("=", 1) for entry in self.key_tiers))
+        limits = self.keys.limits
+        best = {name: each.tier for name, each in limits.items() if each.tier is not None}
+        floors = {name: each.floor for name, each in limits.items() if each.floor is not None}
+        return Tiers(self.targets, best, floors)
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Who may ask, and how much. Reads the file of keys; raises ConfigError when it cannot be used."""
+        return keys_of(self)
 
 
-_FORMS = {"api_keys": "NAME=KEY", "key_tiers": "NAME=TIER", "targets": "TIER=TTFT_MS/ITL_MS"}
+_FORMS = {
+    "api_keys": "NAME=KEY",
+    "key_tiers": "NAME=TIER",
+    "targets": "TIER=TTFT_MS/ITL_MS",
+    "trusted_proxies": "NETWORK",
+}
 """How one of several is written."""
-_SIZES = ("kv_memory", "trace_bytes")
+_SIZES = ("kv_memory", "max_message", "trace_bytes")
+_LEAST_MESSAGE_BYTES = 2**12
 _LEAST_TRACE_BYTES = 2**16
 """Several of what is written at once, as a rule."""
 _MOST_BYTES = 2**50
@@ -257,16 +332,21 @@ def _convert(name: str, value: Any, where: str) -> Any:
     if isinstance(value, str) and type(None) in get_args(inner) and value.lower() in ("none", ""):
         value = None
     try:
-        return msgspec.convert(value, annotation, strict=False)
+        converted = msgspec.convert(value, annotation, strict=False)
     except msgspec.ValidationError as error:
         choices = get_args(inner) if get_origin(inner) is Literal else ()
         reason = f"it is one of {', '.join(choices)}" if choices else _reason(error)
         refused = "used" if name in ("api_keys", "key_tiers") else repr(value)
         raise ConfigError(f"{where} cannot be {refused}: {reason}.") from None
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise ConfigError(f"{where} cannot be {value!r}: it must be a finite number.")
+    return converted
 
 
 def _reason(error: msgspec.ValidationError) -> str:
     text = str(error).replace("`", "").replace(" | null", "").removeprefix("Expected ")
+    if text == "Number out of range":
+        return "it must be a finite number"
     kinds = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list"}
     wanted = text.partition(", got ")[0]
     kind, _, bound = wanted.partition(" ")
@@ -282,32 +362,9 @@ def _check(config: Config) -> None:
             f"Trace files of {config.trace_bytes} are too small: the least is {_LEAST_TRACE_BYTES // 2**10} KiB. Set "
             "--trace-bytes."
         )
-    for origin in config.origins:
-        if not re.fullmatch(r"https?://[^/\s]+", origin):
-            raise ConfigError(f"{origin!r} is not an origin; write one like https://shop.example, without a path.")
-    for key in config.api_keys:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+=[!-~]+", key):
-            raise ConfigError(
-                "An API key is written NAME=KEY: a name of letters, digits, dots and dashes, a key of visible ASCII."
-            )
-    _check_key_tiers(config.key_tiers, dict(key.split("=", 1) for key in config.api_keys))
-    if config.host not in ("127.0.0.1", "localhost", "::1") and not config.api_keys and not config.allow_no_key:
+    if config.max_message_bytes < _LEAST_MESSAGE_BYTES:
         raise ConfigError(
-            f"Listening on {config.host} would let everyone who can reach it ask without a key. "
-            "Set --api-keys NAME=KEY, or --allow-no-key if that is what you want."
+            f"Messages of {config.max_message} are too small for any request: the least is "
+            f"{_LEAST_MESSAGE_BYTES // 2**10} KiB. Set --max-message."
         )
-
-
-def _check_key_tiers(entries: Sequence[str], keys: Mapping[str, str]) -> None:
-    for entry in entries:
-        name, separator, tier = entry.partition("=")
-        if not (name and separator and tier):
-            raise ConfigError("The tier of a key is written NAME=TIER, such as anna=flex.")
-        if name not in keys:
-            near = _nearest(name, keys, "{}", str)
-            raise ConfigError(f"key_tiers names {name!r}, and no API key has that name.{near}")
-        if tier not in TIERS:
-            # Not repeated where it may be a key that was meant for --api-keys.
-            a_word = re.fullmatch("[a-z_]{1,16}", tier) and tier not in keys.values()
-            given = f"the tier {tier!r}, which there is not" if a_word else "a tier that there is not"
-            raise ConfigError(f"key_tiers gives {name!r} {given}. {nearest_tier(tier)}")
+    check_doors(config)

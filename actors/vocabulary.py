@@ -6,7 +6,6 @@ Knows nothing of requests, and not of the model's weights.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,15 +13,11 @@ from typing import cast
 
 from tokenizers import Tokenizer
 
-from actors.chat_template import PLAIN, ChatTemplate, PromptRefused
+from actors.chat_template import PLAIN, ChatTemplate
+from actors.control_tokens import ControlTokens
 from actors.text_decoder import ByteDecoder, TextDecoder, WindowDecoder
 from actors.token_bytes import longest_token, token_bytes
 from protocol.input_items import Message
-
-_MARKS = [chr(0xF0000 + n) for n in range(64)]
-"""Private characters, of which one that no message holds can cut a control token in two."""
-_PIECES_AT_ONCE = 4_096
-"""Making and dropping what the library returns for a piece holds the interpreter lock."""
 
 
 class Vocabulary:
@@ -38,8 +33,7 @@ class Vocabulary:
         self._bytes = token_bytes(tokenizer)
         self.longest_token = longest_token(tokenizer, self._bytes)
         self._special = {n: t.content for n, t in tokenizer.get_added_tokens_decoder().items() if t.special}
-        spelled = sorted((text for text in self._special.values() if len(text) > 1), key=len, reverse=True)
-        self._control_token = re.compile("|".join(map(re.escape, spelled)) or "(?!)")
+        self._controls = ControlTokens(tokenizer)
         # A model says the same few thousand tokens over and over.
         self.token_text = lru_cache(maxsize=65_536)(self._token_text)
 
@@ -63,18 +57,8 @@ class Vocabulary:
 
         Raises `PromptRefused`.
         """
-        messages, mark = self._without_control_tokens(messages)
-        text = self._template.render(messages)
-        pieces = [text] if mark is None else text.split(mark)
-        special = self._adds_special and mark is None
-        tokens: list[int] = []
-        for first in range(0, len(pieces), _PIECES_AT_ONCE):
-            # `encode` would hold the interpreter lock all the time; this lets it go.
-            some = self._tokenizer.encode_batch_fast(
-                pieces[first : first + _PIECES_AT_ONCE], add_special_tokens=special
-            )
-            tokens.extend(token for encoding in some for token in encoding.ids)
-        return tokens
+        skeleton = self._template.skeleton(messages)
+        return self._controls.tokens(self._template.render(messages), skeleton, special=self._adds_special)
 
     def decoder(self) -> TextDecoder:
         """For one answer."""
@@ -87,18 +71,6 @@ class Vocabulary:
         if self._bytes is None:
             return self._tokenizer.decode([token])
         return self._bytes.shown[token].decode(errors="replace") if token < len(self._bytes.shown) else ""
-
-    def _without_control_tokens(self, messages: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
-        """The messages with a mark inside every control token, and the mark; as they are, and None, without any."""
-        if not any(self._control_token.search(message.text) for message in messages):
-            return messages, None
-        mark = next((mark for mark in _MARKS if not any(mark in message.text for message in messages)), None)
-        if mark is None:
-            raise PromptRefused("The input uses too many private characters (U+F0000 on). Leave some of them out.")
-        return [
-            Message(message.role, self._control_token.sub(lambda m: m[0][0] + mark + m[0][1:], message.text))
-            for message in messages
-        ], mark
 
 
 def _read_json(file: Path) -> dict[str, object]:

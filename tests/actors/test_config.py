@@ -12,7 +12,9 @@ from actors import config
 from actors.config import Config, ConfigError, parse_size
 from actors.targets import Target, TierTable
 
-NAMES = [field.name for field in msgspec.structs.fields(Config)]
+FILES = ("keys_file", "tls_cert", "tls_key")
+"""Those that name a file which has to be there: they are tried in `test_config_doors.py`."""
+NAMES = [field.name for field in msgspec.structs.fields(Config) if field.name not in FILES]
 
 OTHERS: dict[str, tuple[str, object]] = {
     "model": ("dummy:tiny", "dummy:tiny"),
@@ -22,6 +24,8 @@ OTHERS: dict[str, tuple[str, object]] = {
     "dtype": ("bfloat16", "bfloat16"),
     "kernels": ("torch", "torch"),
     "kv_memory": ("512MiB", "512MiB"),
+    "gpu_memory_fraction": ("0.5", 0.5),
+    "steps_in_flight": ("2", 2),
     "max_context": ("4096", 4096),
     "max_running": ("3", 3),
     "max_waiting": ("0", 0),
@@ -36,12 +40,25 @@ OTHERS: dict[str, tuple[str, object]] = {
     "max_output_tokens": ("16", 16),
     "retain_s": ("0", 0.0),
     "grace_s": ("0", 0.0),
+    "resume_grace_s": ("0", 0.0),
     "hang_s": ("5", 5.0),
     "load_s": ("7", 7.0),
     "max_connections": ("7", 7),
+    "max_connections_per_address": ("7", 7),
+    "max_handshakes": ("7", 7),
+    "handshake_s": ("2.5", 2.5),
+    "max_lanes": ("7", 7),
+    "max_running_per_socket": ("7", 7),
+    "max_messages_per_s": ("2.5", 2.5),
+    "max_message": ("64KiB", "64KiB"),
+    "socket_idle_s": ("2.5", 2.5),
+    "socket_age_s": ("2.5", 2.5),
+    "reader_patience_s": ("2.5", 2.5),
     "api_keys": ("anna=secret", ("anna=secret",)),
     "key_tiers": ("anna=flex", ("anna=flex",)),
     "origins": ("https://shop.example", ("https://shop.example",)),
+    "trusted_proxies": ("10.0.0.0/8", ("10.0.0.0/8",)),
+    "proxy_header": ("forwarded", "forwarded"),
     "allow_no_key": ("true", True),
     "log_format": ("json", "json"),
     "trace": ("trace.jsonl", "trace.jsonl"),
@@ -204,6 +221,8 @@ def test_a_name_near_to_none_is_told_so(tmp_path: Path) -> None:
     [
         (["--port", "65536"], "--port cannot be '65536': it must be a whole number <= 65535."),
         (["--port", "http"], "--port cannot be 'http': it must be a whole number."),
+        (["--resume-grace-s", "inf"], "--resume-grace-s cannot be 'inf': it must be a finite number."),
+        (["--hang-s", "1e999"], "--hang-s cannot be '1e999': it must be a finite number."),
         (["--max-running", "0"], "--max-running cannot be '0': it must be a whole number >= 1."),
         (["--max-running", "1025"], "--max-running cannot be '1025': it must be a whole number <= 1024."),
         (["--max-context", "15"], "--max-context cannot be '15': it must be a whole number >= 16."),
@@ -289,37 +308,6 @@ def test_targets_that_cannot_be_used_are_named_as_they_stand_in_their_source(tmp
     )
 
 
-def test_a_key_may_have_a_best_tier(tmp_path: Path) -> None:
-    keys = ("--api-keys", "anna=a,bert=b", "--key-tiers", "anna=flex")
-    tiers = load(tmp_path, *keys, "--targets", "flex=9000/900").tiers
-    assert tiers.resolve("priority", None, None, "anna") == ("flex", 9.0, 0.9)
-    assert tiers.resolve("priority", None, None, "bert") == ("priority", 2.0, 0.15)
-
-
-@pytest.mark.parametrize(
-    ("entry", "sentence"),
-    [
-        ("ann=flex", "key_tiers names 'ann', and no API key has that name. Did you mean anna?"),
-        ("zzz=flex", "key_tiers names 'zzz', and no API key has that name."),
-        ("anna=prio", "key_tiers gives 'anna' the tier 'prio', which there is not. Did you mean priority?"),
-        (
-            "anna=gold",
-            "key_tiers gives 'anna' the tier 'gold', which there is not. "
-            "The tiers are default, flex, scale, priority, fast, ultrafast.",
-        ),
-        (
-            "anna=hush",
-            "key_tiers gives 'anna' a tier that there is not. "
-            "The tiers are default, flex, scale, priority, fast, ultrafast.",
-        ),
-        ("anna", "The tier of a key is written NAME=TIER, such as anna=flex."),
-        ("anna=", "The tier of a key is written NAME=TIER, such as anna=flex."),
-    ],
-)
-def test_a_tier_of_no_key_and_no_tier_of_a_key_are_refused(entry: str, sentence: str, tmp_path: Path) -> None:
-    assert refusal(tmp_path, "--api-keys", "anna=hush", "--key-tiers", entry) == sentence
-
-
 @pytest.mark.parametrize(
     ("unknown", "sentence"),
     [
@@ -340,39 +328,8 @@ def test_without_an_unknown_flag_nothing_is_refused() -> None:
     config.refuse_unknown_flags([])
 
 
-@pytest.mark.parametrize("origin", ["https://shop.example", "http://localhost:5173", "https://[::1]:8443"])
-def test_an_origin_is_a_scheme_and_a_host(origin: str, tmp_path: Path) -> None:
-    assert load(tmp_path, "--origins", origin).origins == (origin,)
-
-
-@pytest.mark.parametrize(
-    "origin", ["shop.example", "https://shop.example/", "https://shop.example/chat", "ws://shop.example", "*", "null"]
-)
-def test_what_is_no_origin_is_refused_since_no_page_could_ever_have_it(origin: str, tmp_path: Path) -> None:
-    assert refusal(tmp_path, "--origins", f"https://a.example,{origin}") == (
-        f"{origin!r} is not an origin; write one like https://shop.example, without a path."
-    )
-
-
-@pytest.mark.parametrize("key", ["anna=secret", "team-1.b_c=sk-=+/!~"])
-def test_a_key_is_a_name_and_visible_characters(key: str, tmp_path: Path) -> None:
-    assert load(tmp_path, "--api-keys", key).api_keys == (key,)
-
-
-@pytest.mark.parametrize("key", ["secret", "anna=", "=secret", "anna=two words", "an na=secret", "anna=schlüssel"])
-def test_what_is_no_key_is_refused(key: str, tmp_path: Path) -> None:
-    assert refusal(tmp_path, "--api-keys", key).startswith("An API key is written NAME=KEY: ")
-
-
 def test_a_model_may_be_called_none(tmp_path: Path) -> None:
     assert load(tmp_path, "--model", "none").model == "none"
-
-
-def test_a_key_is_not_repeated_in_the_message_about_it(tmp_path: Path) -> None:
-    assert "hush" not in refusal(tmp_path, "--api-keys", "hush")
-    assert refusal(tmp_path, file='api_keys = ["anna=hush", 3]\n') == (
-        f"{tmp_path / 'rota.toml'}: api_keys cannot be used: it must be text."
-    )
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
@@ -380,15 +337,6 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> 
     assert "is not TOML" in refusal(tmp_path, file="port = \n")
     (tmp_path / "latin.toml").write_bytes("# gr\xfcn\nport = 1\n".encode("latin-1"))
     assert "is not TOML" in refusal(tmp_path, "--config", str(tmp_path / "latin.toml"))
-
-
-def test_beyond_loopback_a_key_is_needed_or_an_explicit_word(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "--host", "0.0.0.0")
-    assert "Listening on 0.0.0.0 would let everyone" in message
-    assert load(tmp_path, "--host", "0.0.0.0", "--allow-no-key").host == "0.0.0.0"
-    assert load(tmp_path, "--host", "0.0.0.0", "--api-keys", "anna=secret").api_keys == ("anna=secret",)
-    for loopback in ("127.0.0.1", "localhost", "::1"):
-        assert load(tmp_path, "--host", loopback).host == loopback
 
 
 # --- sizes ---

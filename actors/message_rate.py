@@ -1,0 +1,26 @@
+"""How many messages or frames a socket may send: a bucket that fills as time passes. Knows nothing of what they say."""
+
+
+class MessageRate:
+    """`per_s` messages a second, and `at_once` of them after a silence."""
+
+    def __init__(self, per_s: float, at_once: int) -> None:
+        self._per_s = per_s
+        self._most = float(at_once)
+        self._left = self._most
+        self._at: float | None = None
+        self.over = 0
+        """Messages too many since the last one that was not."""
+
+    def take(self, at: float, worth: int = 1) -> float:
+        """One has come that counts as `worth`. Returns in how many seconds there would be room for it, 0 when there
+        is."""
+        if self._at is not None:
+            self._left = min(self._most, self._left + max(0.0, at - self._at) * self._per_s)
+        self._at = at
+        if self._left < worth:
+            self.over += 1
+            return (worth - self._left) / self._per_s
+        self._left -= worth
+        self.over = 0
+        return 0.0
