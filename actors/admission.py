@@ -5,6 +5,7 @@ what comes of them into messages. Knows no blocks and no steps: the scheduler sa
 """
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar, assert_never
 
 from msgspec import structs
@@ -12,10 +13,12 @@ from msgspec import structs
 from actors.actor import Actor, Address, Clock, Fate, Mailbox
 from actors.directory import Directory
 from actors.metrics import Metrics
+from actors.scheduling.allowances import Allowances
+from actors.scheduling.bounds import Bounds
 from actors.scheduling.demand import Demand
 from actors.scheduling.guests import Guest, Place
 from actors.scheduling.seen import seen_guests
-from actors.scheduling.waiting_room import Bounds, WaitingRoom
+from actors.scheduling.waiting_room import WaitingRoom
 from actors.tombstones import Tombstones
 from protocol import errors
 from protocol.errors import WireError
@@ -31,23 +34,44 @@ from protocol.messages import (
     Expire,
     FinishReason,
     Forget,
+    GiveWay,
     Look,
+    ModelReady,
     Moved,
     Refused,
     Released,
     RoomSeen,
     Stats,
     Sweep,
+    Unread,
     Watch,
+    WorkerLost,
 )
 
-AdmissionInbox = Enqueue | Cancel | Credit | CostsLearned | Released | Expire | Sweep | Drain | Look
+AdmissionInbox = (
+    Enqueue
+    | Cancel
+    | Credit
+    | CostsLearned
+    | Unread
+    | Released
+    | ModelReady
+    | WorkerLost
+    | Expire
+    | Sweep
+    | Drain
+    | Look
+)
 
 
 class Admission(Actor[AdmissionInbox]):
     """Fair between clients, within bounds of number, work and wait (`scheduling/waiting_room.py`).
 
     `tell_every_s`: at most so often does everyone who waits hear of a new place. `gallery`: who looks, if anybody does.
+    `allowances` and `running_of`: the bounds of single keys, by name.
+
+    While there is no worker everybody waits, and hears of a place without an estimate. `has_worker`: whether there is
+    one from the beginning.
     """
 
     name: ClassVar[str] = "admission"
@@ -60,7 +84,7 @@ class Admission(Actor[AdmissionInbox]):
         bounds: Bounds,
         max_running: int,
         chunk_tokens: int,
-        scheduler: Address[Enqueue | Cancel | Expire],
+        scheduler: Address[Enqueue | Cancel | Expire | GiveWay],
         tokeniser: Address[Forget],
         detokeniser: Address[CloseStream],
         reaper: Address[Watch | Released],
@@ -69,6 +93,9 @@ class Admission(Actor[AdmissionInbox]):
         clock: Clock,
         tell_every_s: float = 0.25,
         gallery: Address[RoomSeen] | None = None,
+        allowances: Allowances | None = None,
+        running_of: Mapping[str, int] | None = None,
+        has_worker: bool = False,
     ) -> None:
         super().__init__(mailbox)
         self._bounds = bounds
@@ -81,7 +108,9 @@ class Admission(Actor[AdmissionInbox]):
         self._metrics = metrics
         self._clock = clock
         self._tell_every_s = tell_every_s
-        self._room = WaitingRoom(bounds, Demand(chunk_tokens, max_running), max_running)
+        self._room = WaitingRoom(bounds, Demand(chunk_tokens, max_running), max_running, running_of)
+        self._room.set_open(has_worker)
+        self._allowances = allowances if allowances is not None else Allowances()
         self._tombstones = Tombstones()
         self._draining = False
         self._told_at = -math.inf
@@ -98,9 +127,19 @@ class Admission(Actor[AdmissionInbox]):
                 self._let_in()
             case CostsLearned():
                 self._room.learn(message)
+            case Unread():
+                self._room.set_unread(message.request, message.unread)
+                self._let_in()
             case Released():
                 self._room.released(message)
                 self._let_in()
+            case ModelReady():
+                self._room.set_open(True)
+                self._let_in()
+                self._tell_all_anew()
+            case WorkerLost():
+                self._room.set_open(False)
+                self._tell_all_anew()
             case Expire():
                 self._expire(message)
             case Sweep():
@@ -114,6 +153,8 @@ class Admission(Actor[AdmissionInbox]):
                 return
             case _:
                 assert_never(message)
+        for request in self._room.give_way():
+            self._scheduler.tell(GiveWay(request))
         self._tell_places()
         self._metrics.count_queued(self.name, len(self._room))
         self._metrics.waiting_work.set(self._room.work_s)
@@ -128,6 +169,10 @@ class Admission(Actor[AdmissionInbox]):
         if self._draining:
             self._refuse(enqueue, errors.shutting_down(), now)
             return
+        too_often = self._allowances.refusal(enqueue.tenant, now)
+        if too_often is not None:
+            self._refuse(enqueue, too_often, now)
+            return
         guest = self._room.add(enqueue, now)
         straight = self._room.next(now) is guest
         place = None if straight else self._room.place(guest, now)
@@ -136,6 +181,7 @@ class Admission(Actor[AdmissionInbox]):
             self._room.remove(enqueue.request)
             self._refuse(enqueue, refusal, now)
             return
+        self._allowances.count(enqueue.tenant, now)
         guest.told = (0, 0.0) if place is None else (place.position, place.wait_s)
         self._reaper.tell(Watch(enqueue.request, now + self._bounds.wait_s, enqueue.deadline_at))
         accepted = Accepted(
@@ -154,6 +200,9 @@ class Admission(Actor[AdmissionInbox]):
         """Why `guest`, who is in the room already, has to go again. `place` None: it need not wait."""
         wait_s = 0.0 if place is None else place.wait_s
         if place is not None:
+            crowded = self._room.crowded(guest)
+            if crowded is not None:
+                return errors.rate_limit_exceeded(crowded, max(1000.0, self._room.spell_s(guest) * 1e3))
             full = self._room.overfull(guest)
             if full is not None:
                 return errors.server_overloaded(full, max(1000.0, self._room.spell_s(guest) * 1e3))
@@ -205,6 +254,10 @@ class Admission(Actor[AdmissionInbox]):
             self._room.let_in(guest, now)
             taken = self._scheduler.offer(structs.replace(enqueue, accepted_at=guest.since))
             assert taken, "the scheduler's lane holds every request it gave a credit for"
+
+    def _tell_all_anew(self) -> None:
+        """There is an estimate now, or none any more."""
+        self._told_at, self._has_moved = -math.inf, len(self._room) > 0
 
     def _tell_places(self) -> None:
         """Everyone whose place or estimate has changed, but not all of them at every change."""

@@ -5,50 +5,53 @@ clock, no socket and no mailbox. The order of events on the wire is `protocol.ev
 
 Text and the end are not turned into frames when they come but when they are taken, which the connection does when its
 socket has room. So a slow reader gets fewer and bigger deltas, and what waits is one text a response.
+
+A response that was asked for as resumable can be told again from any event on: what was told is kept in the events, and
+`attach` says what a reader who comes back has missed of it.
 """
 
-from math import ceil
+from enum import Enum
+from math import ceil, inf
 
 from msgspec import Struct
 
+from actors.figures import Figures
 from actors.targets import Goal
 from protocol.errors import WireError
 from protocol.event_shapes import Gaps, Progress
 from protocol.events import ResponseEvents, Terminal
-from protocol.messages import Accepted, Ended, FinishReason, Moved, RequestId, Started, Stats, Text, TextEnd
+from protocol.messages import (
+    Accepted,
+    ConnectionId,
+    Ended,
+    FinishReason,
+    Moved,
+    RequestId,
+    Started,
+    Stats,
+    Text,
+    TextEnd,
+)
 from protocol.responses import ResponseCreate, Targets
 from protocol.timeline import gaps_met
 
+_LOGPROB_CHARS = 64
 
-class Figures(Struct, frozen=True):
-    """What the log says of a response when it has ended. Durations in milliseconds; None: it never happened."""
 
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    lane_ms: float
-    """From receiving the request to its turn in its own lane."""
-    queue_ms: float
-    prefill_ms: float | None
-    first_token_ms: float | None
-    """From receiving the request to its first token in the engine."""
-    first_text_ms: float | None
-    """From receiving the request to its first text at the socket."""
-    gap_p50_ms: float | None
-    gap_p99_ms: float | None
-    gap_max_ms: float | None
-    preemptions: int
-    paused_ms: float
-    finish_reason: FinishReason
-    delivered_chars: int
-    error_code: str | None
-    service_tier: str
-    """Used, as are the targets."""
-    ttft_target_ms: float
-    ttft_met: bool | None
-    """By the first text at the socket."""
-    itl_target_ms: float
-    itl_met: bool | None
+class Reader(Enum):
+    """Where the client is that is told of a response."""
+
+    HERE = "at the socket it was asked on"
+    AFAR = "at another one, on which it was resumed"
+    NOWHERE = "it was lost without a goodbye, and may come back"
+    NEVER = "it has gone: nothing more need be told"
+
+
+class Visit(Struct, frozen=True):
+    """A reader from afar: its connection, and which attempt of it this is."""
+
+    connection: ConnectionId
+    number: int
 
 
 class Answer:
@@ -70,8 +73,18 @@ class Answer:
         self.received_at = received_at
         self.lane_s = 0.0
         """How long it waited for its turn in its lane."""
+        self.resumable = create.resumable is True
+        self.reader = Reader.HERE
+        self.visit: Visit | None = None
+        """Who reads it from afar."""
+        self.has_room = False
+        """Whether that reader has taken all that was sent there."""
+        self.kept_until = inf
+        """When it is given up, if nobody reads it."""
+        self.detached = 0
+        self.resumed = 0
         self.paused = False
-        """The scheduler has been asked to leave it off the GPU until its reader catches up."""
+        """The scheduler has been asked to leave it off the GPU until its reader, or a new one, has caught up."""
         self.cancelled = False
         """Its slot is closed by us: no text is wanted any more, and the engine has been told."""
         self.ended: Ended | None = None
@@ -91,6 +104,8 @@ class Answer:
         )
         self.told = False
         """The terminal event has been made."""
+        self._missed: int | None = None
+        """The first of the events that were made and that its reader still has to be told; None: it has had all."""
         self._created = False
         self._input_tokens = 0
         self._pending: Text | None = None
@@ -165,7 +180,27 @@ class Answer:
     @property
     def ready(self) -> bool:
         """There is something to take."""
-        return not self.told and (self._pending is not None or self.complete)
+        return self.behind or (not self.told and (self._pending is not None or self.complete))
+
+    @property
+    def behind(self) -> bool:
+        """Its reader has to be told again of events that were made before."""
+        return self._missed is not None
+
+    @property
+    def given(self) -> bool:
+        """Its reader has had the terminal event, and all before it."""
+        return self.told and not self.behind
+
+    @property
+    def made(self) -> int:
+        """How many events there are so far."""
+        return self._events.made
+
+    @property
+    def kept_bytes(self) -> int:
+        """About how much memory is kept of what was told."""
+        return self._events.kept_bytes
 
     @property
     def complete(self) -> bool:
@@ -178,10 +213,11 @@ class Answer:
 
     @property
     def unsent_chars(self) -> int:
-        """Characters that wait to be taken and may yet be followed by more."""
+        """Characters that wait to be taken and may yet be followed by more; log-probabilities count for what they are
+        on the wire."""
         if self._pending is None or self._pending.end is not None:
             return 0
-        return len(self._pending.text)
+        return len(self._pending.text) + _LOGPROB_CHARS * sum(1 + len(each.top) for each in self._pending.logprobs)
 
     @property
     def delivered_text(self) -> str:
@@ -197,12 +233,31 @@ class Answer:
         self._created = True
         return self._events.created(queued)
 
-    def take(self, now: float, now_unix: int) -> list[bytes]:
-        """Frames of all that waits, the terminal event included when the answer is over."""
-        assert not self.told, "nothing follows the end of an answer"
+    def attach(self, visit: Visit, starting_after: int) -> None:
+        """It is read from afar, by somebody who has had the events up to that one."""
+        self.reader, self.visit, self.has_room = Reader.AFAR, visit, True
+        self._missed = starting_after + 1
+        self._catch_up()
+
+    def miss(self, count: int) -> None:
+        """The last so many of its events have been made, and not been sent."""
+        if self._missed is None:
+            self._missed = self._events.made - count
+            self._catch_up()
+
+    def take(self, now: float, now_unix: int, most: float = inf) -> list[bytes]:
+        """Frames of what was missed, up to `most` bytes of it and one more; then of all that waits, the terminal event
+        included when the answer is over."""
         frames: list[bytes] = []
+        while self._missed is not None and most > 0:
+            frames.append(self._events.again(self._missed))
+            most -= len(frames[-1])
+            self._missed += 1
+            self._catch_up()
+        if self.told or self._missed is not None:
+            return frames
         if self._pending is not None:
-            frames = self.take_text(self._pending, now)
+            frames += self.take_text(self._pending, now)
             self._pending = None
         if self.complete:
             assert self.ended is not None, "the figures are here"
@@ -280,6 +335,8 @@ class Answer:
             ttft_met=self._ttft_met,
             itl_target_ms=_ms(self.goal.itl_s),
             itl_met=self._itl_met,
+            detached=self.detached,
+            resumed=self.resumed,
         )
 
     @property
@@ -288,6 +345,10 @@ class Answer:
         return self._output_tokens if self._end is None else self._end.output_tokens
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        if self._missed is not None and self._missed >= self._events.made:
+            self._missed = None
 
     def _close(self, reason: FinishReason) -> None:
         if self._reason is None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from actors import config
 from actors.config import ConfigError
+from actors.keys_on_the_line import keys_out_of_sight
 
 _SERVE = (
     "Every setting can also stand in rota.toml (max_context = 4096) or in the environment (ROTA_MAX_CONTEXT=4096); "
@@ -23,8 +24,11 @@ _SERVE = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point. Exits with the command's code."""
+    if arguments is None:
+        arguments = sys.argv[1:]
+        keys_out_of_sight(sys.orig_argv, os.environ)
     try:
-        sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
+        sys.exit(_run(arguments))
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -88,7 +92,14 @@ def _simulate() -> _Command:
     return Simulate(Shown(print_comparison, svg, html, compare))
 
 
+def _key() -> _Command:
+    from actors import key_command
+
+    return key_command
+
+
 _BESIDE = {
+    "key": ("make an API key, show it once, and print what the file of keys needs of it", _key),
     "load": ("open many sockets to a running server and time them", _load),
     "chat": ("talk to a server in the terminal", _chat),
     "trace": (
@@ -107,6 +118,7 @@ def _serve(given: argparse.Namespace, unknown: list[str]) -> int:
         settings = config.load(vars(given), os.environ, Path.cwd())
     except ConfigError as error:
         return _say(error)
+    os.environ.pop("ROTA_API_KEYS", None)  # the worker would inherit them
     from actors.engine import EngineStopped
     from actors.serving import serve
 

@@ -14,10 +14,18 @@ from protocol.messages import (
     Drain,
     Ended,
     FrameReceived,
+    GraceOver,
     Moved,
+    NothingLeft,
     PromptRead,
+    ReaderLeft,
     Refused,
+    RelayCancel,
+    Relayed,
+    RelayEnded,
+    RelayTaken,
     Released,
+    Resume,
     Show,
     SocketLost,
     Started,
@@ -27,17 +35,35 @@ from protocol.messages import (
 )
 
 ToConnection = (
-    Accepted | Moved | Refused | Started | PromptRead | Ended | Released | Text | CloseConnection | Drain | WorkerLost
+    Accepted
+    | Moved
+    | Refused
+    | Started
+    | PromptRead
+    | Ended
+    | Released
+    | Text
+    | Resume
+    | Relayed
+    | RelayTaken
+    | RelayCancel
+    | RelayEnded
+    | ReaderLeft
+    | GraceOver
+    | CloseConnection
+    | Drain
+    | WorkerLost
 )
-"""What other actors send to a connection."""
+"""What other actors, and other connections, send to a connection."""
 ToWatcher = Show | CloseConnection | Drain | WorkerLost
 """What they send to a socket that only watches. It is listed here too, so that it is closed as the others are."""
-ConnectionInbox = ToConnection | FrameReceived | SocketLost | WriterIdle
+ConnectionInbox = ToConnection | FrameReceived | SocketLost | WriterIdle | NothingLeft
 WatcherInbox = ToWatcher | SocketLost | WriterIdle
 
 
 class Directory:
-    """Addresses of the open connections. A connection stays listed until its last request has ended."""
+    """Addresses of the open connections. A connection stays listed until its last request has ended, and nothing of it
+    can be resumed any more."""
 
     def __init__(self) -> None:
         self._addresses: dict[ConnectionId, Address[Any]] = {}

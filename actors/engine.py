@@ -5,16 +5,20 @@ event of the wire and no step.
 """
 
 import asyncio
+import contextlib
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, assert_never
 
 import structlog
 
+from actors import limits as limits_of
 from actors.actor import Actor, Address, Clock, Mailbox
 from actors.admission import Admission, AdmissionInbox
+from actors.back_off import BackOff
 from actors.config import Config
 from actors.connection import ConnectionLimits
 from actors.conversations import Keeping
@@ -25,13 +29,14 @@ from actors.gallery import Gallery, GalleryInbox
 from actors.gallery_taps import Taps
 from actors.health import Health
 from actors.metrics import Metrics
-from actors.offload import Offload
+from actors.offload import Offload, promised
 from actors.reaper import Patience, Reaper, ReaperInbox
 from actors.reception import Reception
 from actors.sampling_defaults import SamplingDefaults
 from actors.scheduler import Scheduler, SchedulerInbox
+from actors.scheduling.allowances import Allowances
+from actors.scheduling.bounds import Bounds
 from actors.scheduling.policies import policy_named
-from actors.scheduling.waiting_room import Bounds
 from actors.socket import Socket
 from actors.tokeniser import Tokeniser, TokeniserInbox
 from actors.tracing import Tracer, mailboxes
@@ -50,7 +55,8 @@ from protocol.messages import (
 EngineInbox = ModelFound | ModelReady | ModelRefused | WorkerLost | Drained
 
 TOKENS_AHEAD = 32
-STEPS_AHEAD = 1
+MOST_STEPS_IN_FLIGHT = 2
+"""Whatever the worker asks for: one that runs, and one that is planned behind it."""
 MAX_STEP_TOKENS = 1024
 ASKED_AHEAD = 256
 """Prompts that wait for the tokeniser, and tokenised requests that wait for admission."""
@@ -91,7 +97,7 @@ class Engine:
         self._clock = clock
         self._unix_clock = unix_clock
         self._chance = chance if chance is not None else random.Random()
-        self._patience = patience if patience is not None else Patience()
+        self._patience = patience if patience is not None else limits_of.patience(config)
         self.metrics = Metrics()
         self.health = Health(unix_clock())
         self.metrics.worker_up.set_function(lambda: float(self.health.ready))
@@ -100,8 +106,13 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._worker_tasks: list[asyncio.Task[None]] = []
         self._restart: asyncio.Task[None] | None = None
+        self._back_off = BackOff()
+        self._away_since: float | None = None
+        """When there last was a worker, if there is none now and was one."""
         self._stopping = False
+        self._stopped = asyncio.Event()
         self._drain: Drain | None = None
+        self._allowances = Allowances(config.keys.per_minute)
         self._taps = Taps(clock)
         self._mailbox = mailboxes(clock, tracer, self._taps.at)
         if tracer is not None:
@@ -110,8 +121,8 @@ class Engine:
         self.tokeniser: Mailbox[TokeniserInbox] = self._mailbox("tokeniser", ASKED_AHEAD)
         self.admission: Mailbox[AdmissionInbox] = self._mailbox("admission", ASKED_AHEAD)
         self.scheduler: Mailbox[SchedulerInbox] = self._mailbox("scheduler", config.max_running)
-        self.executor: Mailbox[ExecutorInbox] = self._mailbox("executor", STEPS_AHEAD)
-        self.detokeniser: Mailbox[DetokeniserInbox] = self._mailbox("detokeniser", TOKENS_AHEAD + STEPS_AHEAD)
+        self.executor: Mailbox[ExecutorInbox] = self._mailbox("executor", MOST_STEPS_IN_FLIGHT)
+        self.detokeniser: Mailbox[DetokeniserInbox] = self._mailbox("detokeniser", TOKENS_AHEAD + MOST_STEPS_IN_FLIGHT)
         self.reaper: Mailbox[ReaperInbox] = self._mailbox("reaper", 1)
         self.gallery: Mailbox[GalleryInbox] = self._mailbox("gallery", 1)
         self._child: Child
@@ -130,7 +141,7 @@ class Engine:
             unix_clock=unix_clock,
             new_id=new_id,
             metrics=self.metrics,
-            limits=limits if limits is not None else ConnectionLimits(),
+            limits=limits if limits is not None else limits_of.connection_limits(config),
         )
 
     # --- building ---
@@ -181,6 +192,8 @@ class Engine:
             directory=self.directory,
             metrics=self.metrics,
             clock=self._clock,
+            allowances=self._allowances,
+            running_of=config.keys.running,
         )
         scheduler = Scheduler(
             self.scheduler,
@@ -196,7 +209,6 @@ class Engine:
             directory=self.directory,
             metrics=self.metrics,
             clock=self._clock,
-            steps_ahead=STEPS_AHEAD,
             tokens_ahead=TOKENS_AHEAD,
         )
         self._child = self._new_child()
@@ -210,6 +222,8 @@ class Engine:
                 kernels=config.kernels,
                 kv_memory=config.kv_memory_bytes,
                 max_context=config.max_context,
+                gpu_memory_fraction=config.gpu_memory_fraction,
+                steps_in_flight=config.steps_in_flight,
                 max_step_tokens=MAX_STEP_TOKENS,
                 max_step_rows=config.max_running,
             ),
@@ -219,6 +233,7 @@ class Engine:
             clock=self._clock,
             hang_s=config.hang_s,
             load_s=config.load_s,
+            has_served=self.health.model is not None,
         )
         return admission, scheduler, executor
 
@@ -238,6 +253,7 @@ class Engine:
             default_max_output_tokens=config.max_output_tokens,
             tiers=config.tiers,
             keeping=Keeping(retain_s=config.retain_s),
+            allowances=self._allowances,
         )
         detokeniser = Detokeniser(
             self.detokeniser,
@@ -264,22 +280,32 @@ class Engine:
             while True:
                 match message := await self._inbox.take():
                     case ModelFound():
-                        vocabulary = vocabulary or self._read_vocabulary(message.folder)
+                        vocabulary = vocabulary or promised(
+                            self._offload, partial(self._load_vocabulary, message.folder)
+                        )
                     case ModelReady():
                         assert vocabulary is not None, "a model is found before it is ready"
+                        child, words = self._child, await _usable(vocabulary)
+                        if self._restart is not None or child is not self._child:
+                            continue  # One of its three has raised since it said so.
                         if self.health.model is None:
-                            for actor in self._text(message, await vocabulary):
+                            for actor in self._text(message, words):
                                 self._supervise(actor, self._tasks)
                             on_ready(message)
                         self.tokeniser.tell(message)
+                        self.admission.tell(message)
                         self.gallery.tell(message)
+                        if self._away_since is not None:
+                            log.info("worker.back", away_s=round(self._clock() - self._away_since, 3))
+                            self._away_since = None
                         self.health.serving(message)
                         self.metrics.show_model(message, self._config.policy)
                     case ModelRefused():
                         raise EngineStopped(message.message)
                     case WorkerLost():
+                        self.admission.tell(message)
                         self.gallery.tell(message)
-                        self.health.down(f"The worker is being started again: {message.message}.")
+                        self._down(f"The worker is being started again: {message.message}.")
                     case Drained():
                         await self._reception.everyone_to_leave()
                         return
@@ -342,6 +368,11 @@ class Engine:
             log.critical("engine.defect", actor=task.get_name(), exc_info=error)
             self._inbox.tell(ModelRefused(f"rota has a defect: its {task.get_name()} ended with {error!r}."))
 
+    def _down(self, reason: str) -> None:
+        if self._away_since is None:
+            self._away_since = self._clock()
+        self.health.down(reason)
+
     def _start_worker(self) -> None:
         admission, scheduler, executor = self._worker()
         for actor in (admission, scheduler, executor):
@@ -352,19 +383,20 @@ class Engine:
 
     def _restart_worker(self, why: str) -> None:
         """One of the three has raised: nothing they hold can be trusted. Everyone is told, and they start anew."""
-        log.error("worker.restarting", why=why)
+        delay_s = self._back_off.next_delay_s(self._clock())
+        log.error("worker.restarting", why=why, next_start_s=delay_s)
         self.metrics.worker_restarts.inc()
-        self.health.down("The worker is being started again after an internal error.")
+        self._down("The worker is being started again after an internal error.")
         self.gallery.tell(WorkerLost(why, self._clock()))
         self._child.abandon()
         old = self._worker_tasks
         self._worker_tasks = []
         for task in old:
             task.cancel()
-        self._restart = asyncio.create_task(self._start_anew(old, why), name="worker restart")
+        self._restart = asyncio.create_task(self._start_anew(old, why, delay_s), name="worker restart")
         self._restart.add_done_callback(self._ended)
 
-    async def _start_anew(self, old: list[asyncio.Task[None]], why: str) -> None:
+    async def _start_anew(self, old: list[asyncio.Task[None]], why: str, delay_s: float) -> None:
         await asyncio.gather(*old, return_exceptions=True)
         await self._child.close()
         if self._stopping:
@@ -376,32 +408,32 @@ class Engine:
         self.reaper.tell(lost)
         # What connections cancel now waits for the new three: their mailboxes are the same.
         self.directory.tell_all(lost)
-        self._start_worker()
+        if delay_s:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), delay_s)
+        if not self._stopping:
+            self._start_worker()
 
     async def _stop(self) -> None:
         self._stopping = True
+        self._stopped.set()
         tasks = self._tasks + self._worker_tasks
         for task in tasks:
             task.cancel()
         # Not cancelled: it waits for the old worker's death, and the cancel would reach that too.
         restart = [] if self._restart is None else [self._restart]
         await asyncio.gather(*tasks, *restart, return_exceptions=True)
+        await self._reception.close()
         await self._child.close()
-
-    def _read_vocabulary(self, folder: str) -> "asyncio.Future[Vocabulary]":
-        """In a thread, beside the worker's loading of the weights."""
-        future: asyncio.Future[Vocabulary] = asyncio.get_running_loop().create_future()
-
-        def done(result: Vocabulary | Exception) -> None:
-            if isinstance(result, Exception):
-                future.set_exception(EngineStopped(f"The model's tokeniser cannot be used: {result}."))
-            else:
-                future.set_result(result)
-
-        self._offload(lambda: self._load_vocabulary(folder), done)
-        return future
 
 
 def _to(mailbox: Mailbox[Any]) -> Address[Any]:
     """An address: narrowed by the type of whoever it is handed to."""
     return Address(mailbox)
+
+
+async def _usable(vocabulary: Awaitable[Vocabulary]) -> Vocabulary:
+    try:
+        return await vocabulary
+    except Exception as error:
+        raise EngineStopped(f"The model's tokeniser cannot be used: {error}.") from error

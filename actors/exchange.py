@@ -1,79 +1,52 @@
-"""What one client asks and what it is answered: the requests of a socket, from their frames to their last event.
+"""What one client asks and what it is answered: the requests of a socket, from their frames to their turn.
 
-Knows the lanes, the answers under way, what the tokeniser and the scheduler must be told of them, and what is logged
-and counted at the end of each. Plain code: frames go out by `put`, and when there is room for more text is for the
-caller to say. Knows no socket, no mailbox and no task.
+Knows the lanes, and whose turn it is to be handed to the engine; what becomes of it then is `actors.answers`' business.
+Responses that are at home on another socket are in `actors.relays`' care. Plain code: frames go out by `put`. Knows no
+socket, no mailbox and no task.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import assert_never
 
-import structlog
-from msgspec import Struct, structs
-
 from actors.actor import Address, Clock
-from actors.answer import Answer
-from actors.lanes import Lane, Lanes, Refuse, Run, Withdraw
+from actors.answers import Answers, OfARequest, ToTokeniser
+from actors.connection_limits import ConnectionLimits
+from actors.home import OfAReader, Resuming
+from actors.lanes import Lane, Lanes, Refuse, Rejoin, Run, Withdraw
+from actors.ledger import Ledger
 from actors.metrics import Metrics
+from actors.relays import Relays
 from actors.targets import Tiers
 from protocol import errors
 from protocol.errors import WireError
 from protocol.events import error_event, steer_failed
 from protocol.messages import (
-    Accepted,
     Ask,
-    Cancel,
-    ConnectionClosed,
     ConnectionId,
-    Ended,
     FinishReason,
-    Moved,
-    PromptRead,
-    Refused,
+    Relayed,
+    RelayEnded,
     RequestId,
+    Resume,
     SetPaused,
-    Started,
-    Stats,
     Text,
 )
-from protocol.responses import ClientEvent, Rejected, ResponseCancel, ResponseCreate, ResponseSteer, Targets
+from protocol.responses import (
+    ClientEvent,
+    Rejected,
+    ResponseCancel,
+    ResponseCreate,
+    ResponseResume,
+    ResponseSteer,
+)
 
-log = structlog.get_logger()
+__all__ = ["RETRY_MS", "ConnectionLimits", "Exchange", "ToTokeniser"]
 
 RETRY_MS = 1000.0
 
-ToTokeniser = Ask | Cancel | ConnectionClosed
-OfARequest = Text | Accepted | Moved | Started | PromptRead | Ended | Refused
-"""What the engine says of a request."""
-
-
-class ConnectionLimits(Struct, frozen=True, kw_only=True):
-    """How much one socket may ask for and leave unread."""
-
-    lanes: int = 128
-    running: int = 64
-    """Responses at once; the rest wait in their lanes."""
-    waiting_per_lane: int = 32
-    waiting_bytes: int = 16 * 2**20
-    """In the frames of all requests that wait in lanes."""
-    refusals: int = 1024
-    """Refusals that wait to be told. A client that earns more than that is not listening, and is closed."""
-    pause_chars: int = 16_384
-    """Unsent text of one response from which on it gets no more time on the GPU, until that text is taken."""
-    turn_bytes: int = 16 * 2**10
-    """Frames of text that are made at once; the last may exceed it. Frames cannot be called back by a cancel."""
-    unsent_bytes: int = 4 * 2**20
-    """Frames that were added to others that waited for the socket. Text is not among them: it is not made into frames
-    before there is room."""
-    stall_s: float = 1.0
-    """A frame that the socket has not taken for this long means that its reader has stopped."""
-    close_s: float = 2.0
-    """How long the last events may take to be sent before the socket is closed over them."""
-
 
 class Exchange:
-    """The requests of one socket. Every one of them ends here exactly once: refused, or told its terminal event."""
+    """The requests of one socket: each is refused, or becomes an answer."""
 
     def __init__(
         self,
@@ -90,51 +63,88 @@ class Exchange:
         metrics: Metrics,
         limits: ConnectionLimits,
         tiers: Tiers,
+        resuming: Resuming | None = None,
     ) -> None:
+        """`resuming` None: nothing can be resumed."""
+        resuming = resuming if resuming is not None else Resuming()
         self._connection = connection
         self._tenant = tenant
-        self._model = model
         self._put = put
         self._tokeniser = tokeniser
-        self._scheduler = scheduler
-        self._clock = clock
         self._unix_clock = unix_clock
-        self._new_id = new_id
-        self._metrics = metrics
         self._limits = limits
-        self._tiers = tiers
+        self._draining = False
         self._lanes = Lanes(
             lanes=limits.lanes,
             running=limits.running,
             waiting_per_lane=limits.waiting_per_lane,
             waiting_bytes=limits.waiting_bytes,
         )
-        self._names = {"connection": connection, **({"key": tenant} if tenant else {})}
-        """Who asked, in the log."""
-        self._answers: dict[RequestId, Answer] = {}
-        """Every request the engine may still say something of, its `Ended` or `Refused` above all."""
-        self._running: dict[Lane, Answer] = {}
-        """Those whose clients wait for a terminal event."""
-        self._ready: OrderedDict[RequestId, Answer] = OrderedDict()
-        """Those with something to take, next first."""
-        self._abandoned = False
-        self.draining = False
-        """Nothing new is accepted; what runs goes on."""
+        self._ledger = Ledger(
+            connection=connection,
+            tenant=tenant,
+            model=model,
+            clock=clock,
+            unix_clock=unix_clock,
+            new_id=new_id,
+            metrics=metrics,
+            tiers=tiers,
+        )
+        self._answers = Answers(
+            connection=connection,
+            tenant=tenant,
+            put=put,
+            refuse=self._refuse,
+            free_lane=self._lanes.ended,
+            tokeniser=tokeniser,
+            scheduler=scheduler,
+            clock=clock,
+            unix_clock=unix_clock,
+            ledger=self._ledger,
+            limits=limits,
+            resuming=resuming,
+        )
+        self._resumables = resuming.resumables
+        self._relays = Relays(
+            connection=connection,
+            tenant=tenant,
+            put=put,
+            end=self._end_relay,
+            resumables=resuming.resumables,
+            tell=resuming.tell,
+            turn_bytes=limits.turn_bytes,
+            most_held=limits.unsent_bytes,
+        )
 
     @property
     def busy(self) -> bool:
         """Its client waits for something of ours, or we for the engine."""
-        return bool(self._answers) or not self._lanes.idle
+        return len(self._answers) > 0 or not self._lanes.idle
 
     @property
     def under_way(self) -> bool:
-        """The engine has not let go of every request."""
-        return bool(self._answers)
+        """The engine has not let go of every request, or something is kept for a reader who may come back."""
+        return len(self._answers) > 0 or self._answers.home.keeps
+
+    @property
+    def outlives_socket(self) -> bool:
+        """Something is read elsewhere, or may be."""
+        return self._answers.home.keeps or self._answers.elsewhere
+
+    @property
+    def may_be_asked_for(self) -> bool:
+        """By other connections: something here could be resumed."""
+        return self._answers.home.used
+
+    @property
+    def relaying(self) -> bool:
+        """The ends of responses that are at home elsewhere are still to come."""
+        return len(self._relays) > 0
 
     @property
     def ready(self) -> bool:
         """There is something to take."""
-        return bool(self._ready)
+        return self._answers.ready or self._relays.ready
 
     @property
     def flooded(self) -> bool:
@@ -143,31 +153,43 @@ class Exchange:
 
     # --- what the client says -----------------------------------------------------------------------------------------
 
-    def asked(self, event: ClientEvent | Rejected, at: float, size: int) -> None:
-        """`size`: of its frame, in bytes."""
+    def asked(self, event: ClientEvent | Rejected, at: float, size: int) -> bool:
+        """`size`: of its frame, in bytes. False: it was a cancel of nothing that runs."""
         match event:
             case ResponseCreate():
                 self._lanes.ask(event, at, size)
             case ResponseCancel():
-                self._cancel(event)
+                return self._cancel(event)
+            case ResponseResume():
+                self._resume(event, size)
             case ResponseSteer():
                 self._put([steer_failed(event)])
             case Rejected():
                 self._lanes.refuse(event.stream_id, event.error)
             case _:
                 assert_never(event)
+        return True
 
-    def _cancel(self, asked: ResponseCancel) -> None:
+    def _cancel(self, asked: ResponseCancel) -> bool:
         if asked.response_id is not None:
-            answer = self._answers.get(asked.response_id)
+            answer = self._answers.answer(asked.response_id)
+            found = self._relays.cancel(request=asked.response_id)
         else:
-            answer = self._running.get(asked.stream_id)
+            answer = self._answers.running(asked.stream_id)
+            found = self._relays.cancel(lane=asked.stream_id)
             self._lanes.withdraw(asked.stream_id)
-        if answer is not None and answer.cancel():
-            self._tokeniser.tell(Cancel(answer.request, self._clock(), answer.delivered_text))
-            self._ready.pop(answer.request, None)
-            if answer.ready:
-                self._ready[answer.request] = answer
+        if answer is None or answer.closed:
+            return found
+        self._answers.cancel(answer)
+        return True
+
+    def _resume(self, asked: ResponseResume, size: int) -> None:
+        berth = self._resumables.find(self._tenant, asked.response_id)
+        if berth is None:
+            self._lanes.refuse(asked.stream_id, errors.response_not_found(asked.response_id))
+        else:
+            after = -1 if asked.starting_after is None else asked.starting_after
+            self._lanes.rejoin(Rejoin(berth.lane, asked.response_id, after, size))
 
     # --- whose turn it is ---------------------------------------------------------------------------------------------
 
@@ -177,6 +199,8 @@ class Exchange:
             match turn:
                 case Run():
                     self._ask(turn)
+                case Rejoin():
+                    self._relays.begin(turn)
                 case Withdraw():
                     self._end_unheard(turn, "cancelled", None)
                 case Refuse():
@@ -186,143 +210,73 @@ class Exchange:
 
     def _ask(self, turn: Run) -> None:
         lane = turn.create.stream_id
-        if self.draining:
+        if self._draining:
             self._lanes.ended(lane)
             self._refuse(lane, errors.shutting_down())
             return
-        answer = self._new_answer(turn)
+        answer = self._ledger.open(turn)
         ask = Ask(answer.request, self._connection, self._tenant, turn.create, turn.received_at)
         if not self._tokeniser.offer(ask):
             self._lanes.ended(lane)
             self._refuse(lane, errors.server_overloaded("Too many requests wait to be read", RETRY_MS))
             return
-        self._answers[answer.request] = answer
-        self._running[lane] = answer
-
-    def _new_answer(self, turn: Run | Withdraw) -> Answer:
-        request = f"resp_{self._new_id()}"
-        # The tokeniser finds the same in the same table; an answer that never gets there shows it too.
-        create, targets = turn.create, turn.create.targets or Targets()
-        goal = self._tiers.resolve(create.service_tier, targets.ttft_ms, targets.itl_ms, self._tenant)
-        answer = Answer(request, create, turn.received_at, int(self._unix_clock()), self._model, goal)
-        answer.lane_s = self._clock() - turn.received_at
-        return answer
+        self._answers.add(answer)
 
     def _end_unheard(self, turn: Withdraw, reason: FinishReason, error: WireError | None) -> None:
         """The whole life of a response that the engine never hears of."""
-        answer = self._new_answer(turn)
+        answer = self._ledger.open(turn)
         self._put(answer.finish(reason, error, int(self._unix_clock())))
-        self._count(answer)
+        self._ledger.close(answer)
 
-    # --- what the engine says -----------------------------------------------------------------------------------------
+    # --- what the engine says, and what the client is told ------------------------------------------------------------
 
     def said(self, message: OfARequest) -> None:
-        answer = self._answers.get(message.request)
-        if answer is None or answer.complete:
-            return  # Its end stands: of a request whose worker was lost, others may still be under way.
-        match message:
-            case Text():
-                answer.add(message)
-                if answer.unsent_chars > self._limits.pause_chars and not answer.paused:
-                    self._set_paused(answer, True)
-            case Accepted():
-                self._metrics.accepted.inc()
-                self._metrics.input_tokens.inc(message.input_tokens)
-                self._put(answer.accepted(message))
-            case Moved():
-                self._put(answer.moved(message))
-            case Started():
-                self._put(answer.started(message))
-            case PromptRead():
-                self._put(answer.read(message.prefilled_tokens))
-            case Ended():
-                answer.end(message)
-                if answer.told or self._abandoned:
-                    self._let_go(answer)
-            case Refused():
-                self._refused(answer, message.error)
-            case _:
-                assert_never(message)
-        if answer.ready and not self._abandoned:
-            self._ready.setdefault(answer.request, answer)
-
-    def _refused(self, answer: Answer, error: WireError) -> None:
-        if not answer.told and not answer.exists and not self._abandoned:
-            del self._answers[answer.request]
-            self._free_lane(answer)
-            self._refuse(answer.lane, error, answer.request)
-            return
-        # Its client already holds a response, or has gone: it ends like one.
-        if not answer.told and not self._abandoned:
-            self._put(answer.finish("failed", error, int(self._unix_clock())))
-            self._free_lane(answer)
-        self._let_go(answer)
-
-    def _set_paused(self, answer: Answer, paused: bool) -> None:
-        answer.paused = paused
-        self._scheduler.tell(SetPaused(answer.request, paused, self._clock()))
-
-    # --- what the client is told --------------------------------------------------------------------------------------
+        self._answers.said(message)
 
     def pass_on(self, text: Text) -> bool:
-        """There is room: make frames of this text. False, and nothing done, when it is not next, or more follows from
-        it than that: then it must be `said`, and taken in its turn."""
-        answer = self._answers.get(text.request)
-        if self._ready or self._abandoned or answer is None or answer.closed or answer.paused or text.end is not None:
-            return False
-        self._tell(answer, answer.take_text(text, self._clock()))
-        return True
+        """There is room: make frames of this text. False, and nothing done, when more follows from it than that: then
+        it must be `said`, and taken in its turn."""
+        return self._answers.pass_on(text)
 
     def take(self) -> None:
-        """There is room: make frames of what waits, one answer after the other, a bounded amount."""
-        left = self._limits.turn_bytes
-        while left > 0 and self._ready:
-            left -= self._take(self._ready.popitem(last=False)[1])
+        """There is room: make frames of what waits, a bounded amount."""
+        self._relays.take()
+        self._answers.take()
 
-    def _take(self, answer: Answer) -> int:
-        """Returns how much was taken, in bytes on the wire."""
-        frames = answer.take(self._clock(), int(self._unix_clock()))
-        self._tell(answer, frames)
-        if answer.told:
-            self._free_lane(answer)
-            self._let_go(answer)
-        elif answer.paused:
-            self._set_paused(answer, False)
-        return sum(map(len, frames))
+    def heard(self, message: OfAReader | Relayed | RelayEnded) -> None:
+        """Another connection, or the reaper, has something to say of a response that was resumed or may be."""
+        if isinstance(message, Relayed | RelayEnded):
+            self._relays.hear(message)
+        else:
+            self._answers.home.hear(message)
 
-    def _tell(self, answer: Answer, frames: list[bytes]) -> None:
-        """Send frames of text, and count what they tell of."""
-        self._put(frames)
-        for gap in answer.gaps[answer.gaps_counted :]:
-            self._metrics.gap.observe(gap)
-        answer.gaps_counted = len(answer.gaps)
-        if not answer.ttft_counted and answer.first_text_at is not None:
-            answer.ttft_counted = True
-            self._metrics.ttft.observe(answer.first_text_at - answer.received_at)
-
-    def _free_lane(self, answer: Answer) -> None:
-        del self._running[answer.lane]
-        self._lanes.ended(answer.lane)
+    def _end_relay(self, lane: Lane, error: WireError | None) -> None:
+        self._lanes.ended(lane)
+        if error is not None:
+            self._refuse(lane, error)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def end_all(self, error: WireError | None) -> None:
+    def drain(self) -> None:
+        """Nothing new is accepted; what runs goes on."""
+        self._draining = True
+        self._answers.drain()
+
+    def fail_elsewhere(self, error: WireError) -> None:
+        """What this connection knew cannot be trusted: whatever of it is read elsewhere, or nowhere, ends."""
+        self._answers.end_elsewhere(error)
+
+    def end_all(self, error: WireError | None, *, keep: bool = False) -> bool:
         """Tell the end of everything that runs or waits: `failed` with `error`, else cancelled. What is already here of
-        an answer is told first. The engine is told to let go, and may take its time."""
+        an answer is told first. The engine is told to let go, and may take its time. `keep`: what can be resumed is
+        kept instead, for a client who comes back. Returns whether anything was."""
         reason: FinishReason = "cancelled" if error is None else "failed"
-        for answer in list(self._running.values()):
-            if answer.ready:
-                self._take(answer)
-            if answer.told:
-                continue
-            if not answer.cancelled and answer.ended is None:
-                keep = answer.delivered_text if error is None else None
-                self._tokeniser.tell(Cancel(answer.request, self._clock(), keep))
-            self._put(answer.finish(reason, error, int(self._unix_clock())))
-            self._free_lane(answer)
-            if answer.ended is not None:
-                self._let_go(answer)
-        self._ready.clear()
+        kept = keep and self.relaying
+        if keep:
+            self._relays.leave(lost=True)
+        else:
+            self._relays.end_all(error)
+        kept |= self._answers.end_all(error, keep=keep)
         self._lanes.withdraw_all()
         while (turn := self._lanes.next_turn()) is not None:
             match turn:
@@ -330,56 +284,30 @@ class Exchange:
                     self._end_unheard(turn, reason, error)
                 case Refuse():
                     self._refuse(turn.lane, turn.error)
+                case Rejoin():
+                    self._lanes.ended(turn.lane)  # It stays where it is, for whoever comes back on another socket.
                 case Run():
                     raise AssertionError("all that waited were withdrawn")
+        return kept
+
+    def turn_away(self, resume: Resume, error: WireError) -> None:
+        """Whoever wanted to go on with a response here is told that he cannot."""
+        self._answers.home.turn_away(resume, error)
 
     def lose_worker(self) -> None:
-        """Whoever held the requests of this socket has started anew and knows none of them: they have failed. So has
-        one whose end was told but whose last text has not come: it may have been lost with them."""
-        for answer in list(self._answers.values()):
-            if not answer.complete:
-                # Some may still be on their way there, and be taken up by the new ones.
-                self._tokeniser.tell(Cancel(answer.request, self._clock(), None))
-                reason: FinishReason = "cancelled" if answer.cancelled else "failed"
-                stats = Stats() if answer.ended is None else answer.ended.stats
-                self.said(Ended(answer.request, reason, stats, errors.worker_failed(answer.delivered_chars)))
+        self._answers.lose_worker()
 
-    def abandon(self) -> None:
-        """Nobody is there to be told any more: forget what waits, and tell the engine to let go of what runs."""
-        self._abandoned = True
-        self._ready.clear()
+    def abandon(self, *, lost: bool = False) -> None:
+        """Nobody is there to be told any more: forget what waits, and let go of what runs. `lost`: there was no
+        goodbye, so what was asked for as resumable is kept."""
         self._lanes.clear()
-        now = self._clock()
-        for answer in list(self._answers.values()):
-            if answer.ended is not None:
-                self._let_go(answer)
-            elif not answer.told and not answer.cancelled:
-                self._tokeniser.tell(Cancel(answer.request, now, None))
+        self._answers.abandon(lost=lost)
+        self._relays.leave(lost=lost)
 
     def write_off(self) -> None:
         """The engine will not be heard any more: close the books on what it still holds."""
-        for answer in list(self._answers.values()):
-            self._let_go(answer)
-
-    def _let_go(self, answer: Answer) -> None:
-        """The engine has let go of it, and its client has been told or has gone: nothing more will be said of it."""
-        del self._answers[answer.request]
-        self._count(answer)
-
-    def _count(self, answer: Answer) -> None:
-        figures = answer.figures()
-        self._metrics.count_finished(
-            figures.finish_reason,
-            taking_s=self._clock() - answer.received_at,
-            lane_s=answer.lane_s,
-            stats=answer.ended.stats if answer.ended is not None else None,
-            input_tokens=figures.input_tokens,
-            output_tokens=figures.output_tokens,
-            met={"ttft": figures.ttft_met, "itl": figures.itl_met},
-        )
-        log.info("request.finished", request=answer.request, lane=answer.lane, **self._names, **structs.asdict(figures))
+        self._answers.write_off()
 
     def _refuse(self, lane: Lane, error: WireError, request: RequestId | None = None) -> None:
         self._put([error_event(error, lane)])
-        self._metrics.refused.labels(error.code).inc()
-        log.info("request.refused", request=request, lane=lane, **self._names, code=error.code)
+        self._ledger.refused(lane, error, request)

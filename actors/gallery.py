@@ -21,7 +21,7 @@ from actors.actor import Actor, Address, Clock, Fate, Mailbox
 from actors.directory import Directory
 from actors.gallery_lives import Lives
 from actors.gallery_steps import Steps
-from actors.gallery_taps import Anew, HeardDone, HeardStep, HeardTokens, Taps
+from actors.gallery_taps import Anew, HeardDone, HeardFailed, HeardStep, HeardTokens, Taps
 from protocol.messages import (
     CloseConnection,
     ConnectionId,
@@ -256,7 +256,9 @@ class Gallery(Actor[GalleryInbox]):
                 case HeardStep():
                     steps.begin(message, at)
                 case HeardDone():
-                    steps.end(message)
+                    steps.end(message, at)
+                case HeardFailed():
+                    steps.fail(message)
                 case HeardTokens():
                     lives.tokens(message)
                 case Enqueue():

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from actors.gallery_taps import HeardDone, HeardStep
+from actors.gallery_taps import HeardDone, HeardFailed, HeardStep
 from actors.scheduling.costs import Costs
 from protocol.messages import RequestId
 from protocol.turns import Kind, Part, TurnStep
@@ -50,20 +50,31 @@ class Steps:
     def __init__(self) -> None:
         self._running: dict[int, tuple[float, HeardStep]] = {}
         self._run: list[RunStep] = []
+        self._free_at = 0.0
+        """When the last step that was run ended: the device runs one at a time."""
         self._left_out = 0
         self._left_out_s = 0.0
 
     def begin(self, step: HeardStep, at: float) -> None:
         self._running[step.step] = (at, step)
 
-    def end(self, done: HeardDone) -> None:
+    def fail(self, failed: HeardFailed) -> None:
+        """It was not run."""
+        self._running.pop(failed.step, None)
+
+    def end(self, done: HeardDone, at: float) -> None:
         """One whose beginning nobody has heard is not shown."""
         begun = self._running.pop(done.step, None)
         # Of an earlier one the end was not heard: there is no room for everything.
         for earlier in [number for number in self._running if number < done.step]:
             del self._running[earlier]
         if begun is not None:
-            self._run.append(RunStep(begun[0], done.took_s, begun[1]))
+            began, step = begun
+            if step.behind:
+                # It waited for the one before. Its result is heard a little late, and so was that one's.
+                began = max(began, self._free_at, at - done.took_s)
+            self._free_at = began + done.took_s
+            self._run.append(RunStep(began, done.took_s, step))
             if len(self._run) >= _KEPT:
                 self._thin(MOST_STEPS)
 

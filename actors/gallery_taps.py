@@ -14,19 +14,32 @@ from typing import Any
 from msgspec import Struct
 
 from actors.actor import SHUT, Clock, Tap
-from protocol.messages import Ended, Enqueue, Refused, Released, RequestId, Started, Step, StepDone, Tokens, WorkerLost
+from protocol.messages import (
+    Ended,
+    Enqueue,
+    Refused,
+    Released,
+    RequestId,
+    Started,
+    Step,
+    StepDone,
+    StepFailed,
+    Tokens,
+    WorkerLost,
+)
 
 MOST_HEARD = 8_192
 """That wait for the gallery, which comes eight times a second. A step of 64 rows holds some 2 KB."""
 
 
 class HeardStep(Struct, frozen=True, gc=False):
-    """A `Step`: of each chunk whose it is, from which position, and how many tokens."""
+    """A `Step`: of each chunk whose it is, from which position, and how many tokens. `behind`: as the step has it."""
 
     step: int
     requests: tuple[RequestId, ...]
     starts: tuple[int, ...]
     counts: tuple[int, ...]
+    behind: int = 0
 
 
 class HeardDone(Struct, frozen=True, gc=False):
@@ -34,6 +47,12 @@ class HeardDone(Struct, frozen=True, gc=False):
 
     step: int
     took_s: float
+
+
+class HeardFailed(Struct, frozen=True, gc=False):
+    """A `StepFailed`."""
+
+    step: int
 
 
 class HeardTokens(Struct, frozen=True, gc=False):
@@ -54,6 +73,7 @@ def _step(step: Step) -> HeardStep:
         tuple([chunk.request for chunk in chunks]),
         tuple([chunk.start for chunk in chunks]),
         tuple([len(chunk.tokens) // 4 for chunk in chunks]),
+        step.behind,
     )
 
 
@@ -63,7 +83,11 @@ def _as_it_is(message: Any) -> Any:
 
 HEARD: dict[str, Mapping[type, Callable[[Any], Any]]] = {
     "admission": {Enqueue: _as_it_is},
-    "scheduler": {StepDone: lambda done: HeardDone(done.step, done.took_s), WorkerLost: _as_it_is},
+    "scheduler": {
+        StepDone: lambda done: HeardDone(done.step, done.took_s),
+        StepFailed: lambda failed: HeardFailed(failed.step),
+        WorkerLost: _as_it_is,
+    },
     "executor": {Step: _step},
     "detokeniser": {Tokens: lambda tokens: HeardTokens(tokens.at, tuple([row.request for row in tokens.rows]))},
     "connection": {Refused: _as_it_is, Started: _as_it_is, Ended: _as_it_is},

@@ -3,6 +3,7 @@
 Knows the library's `Response`, and the errors of `protocol/errors.py` as HTTP says them. Knows nobody who asks.
 """
 
+import math
 from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
@@ -49,6 +50,8 @@ def error_answer(error: WireError, status: HTTPStatus | None = None) -> Response
     """`status` only where HTTP has a better word than the error's own."""
     response = json_answer(HTTPStatus(error.status) if status is None else status, http_error_body(error))
     response.headers.update(retry_headers(error))
+    if error.retry_after_ms is not None:  # the standard's own header has whole seconds (RFC 9110, 10.2.3)
+        response.headers["Retry-After"] = str(math.ceil(error.retry_after_ms / 1000))
     return response
 
 
@@ -59,7 +62,7 @@ def with_challenge(response: Response) -> Response:
 
 def not_allowed(method: str, path: str) -> Response:
     if path in WEBSOCKETS:
-        response = speak_websocket(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} {path}", path)
+        response = speak_websocket(HTTPStatus.METHOD_NOT_ALLOWED, f"{method[:16]} {path}", path)
     else:
         sentence = f"{method[:16]} is not allowed here; rota answers GET, and speaks over the WebSocket at {RESPONSES}."
         response = error_answer(invalid_request(sentence), HTTPStatus.METHOD_NOT_ALLOWED)

@@ -7,9 +7,10 @@ sent before the end of the one before. Knows nothing of what a request asks for,
 
 from collections import deque
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from protocol.errors import WireError, server_overloaded, websocket_stream_limit_reached
+from protocol.messages import RequestId
 from protocol.responses import ResponseCreate
 
 Lane = str | None
@@ -27,6 +28,17 @@ class Run(Struct, frozen=True):
     """Of its frame, in bytes: about what it costs to keep it waiting."""
 
 
+class Rejoin(Struct, frozen=True):
+    """A response that was asked on another socket is to go on here, on its own lane, which is taken until
+    `Lanes.ended`. `cancelled`: while it waited in its lane; its end is to be told all the same."""
+
+    lane: Lane
+    request: RequestId
+    starting_after: int
+    size: int
+    cancelled: bool = False
+
+
 class Withdraw(Struct, frozen=True):
     """Cancelled while it waited in its lane: its client is to be told now, in its turn."""
 
@@ -42,7 +54,7 @@ class Refuse(Struct, frozen=True):
     error: WireError
 
 
-Turn = Run | Withdraw | Refuse
+Turn = Run | Rejoin | Withdraw | Refuse
 
 
 class _Line:
@@ -79,8 +91,15 @@ class Lanes:
 
     def ask(self, create: ResponseCreate, received_at: float, size: int) -> None:
         """A request joins the end of its lane; over a limit, its refusal does."""
-        lane = create.stream_id
+        self._join(create.stream_id, Run(create, received_at, size))
+
+    def rejoin(self, turn: Rejoin) -> None:
+        """The same for a response that goes on here."""
+        self._join(turn.lane, turn)
+
+    def _join(self, lane: Lane, turn: Run | Rejoin) -> None:
         line = self._lines.get(lane)
+        size = turn.size
         if line is None and len(self._lines) >= self._most_lanes:
             self.refuse(lane, websocket_stream_limit_reached(self._most_lanes))
         elif line is not None and line.requests >= self._most_waiting:
@@ -93,7 +112,7 @@ class Lanes:
             )
             self.refuse(lane, server_overloaded(what, _RETRY_MS))
         else:
-            self._append(lane, Run(create, received_at, size)).requests += 1
+            self._append(lane, turn).requests += 1
             self._bytes += size
 
     def refuse(self, lane: Lane, error: WireError) -> None:
@@ -104,10 +123,7 @@ class Lanes:
         """What waits on this lane will not run. Each keeps its turn, to be told so."""
         line = self._lines.get(lane)
         if line is not None:
-            line.waiting = deque(
-                Withdraw(turn.create, turn.received_at, turn.size) if isinstance(turn, Run) else turn
-                for turn in line.waiting
-            )
+            line.waiting = deque(map(_withdrawn, line.waiting))
 
     def withdraw_all(self) -> None:
         for lane in self._lines:
@@ -119,12 +135,12 @@ class Lanes:
             lane = self._ready.popleft()
             line = self._lines[lane]
             turn = line.waiting[0]
-            if isinstance(turn, Run) and self._running >= self._most_running and turn.create.deadline_ms is None:
+            if self._running >= self._most_running and _can_wait(turn):
                 self._ready.append(lane)
                 continue
             line.waiting.popleft()
             match turn:
-                case Run():
+                case Run() | Rejoin():
                     line.requests -= 1
                     self._bytes -= turn.size
                     line.running = True
@@ -180,3 +196,18 @@ class Lanes:
             self._ready.append(lane)
         else:
             del self._lines[lane]
+
+
+def _withdrawn(turn: Turn) -> Turn:
+    match turn:
+        case Run():
+            return Withdraw(turn.create, turn.received_at, turn.size)
+        case Rejoin():
+            return structs.replace(turn, cancelled=True)
+        case _:
+            return turn
+
+
+def _can_wait(turn: Turn) -> bool:
+    """While enough run. Somebody with a deadline cannot."""
+    return isinstance(turn, Rejoin) or (isinstance(turn, Run) and turn.create.deadline_ms is None)

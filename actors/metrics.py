@@ -122,6 +122,11 @@ class Metrics:
         self.kv_blocks = Gauge("rota_kv_blocks", "KV blocks by state.", ["state"], registry=r)
         self.requests = Gauge("rota_requests", "Requests by state.", ["state"], registry=r)
         self.paused = Gauge("rota_requests_paused", "Of these, kept off the device for a slow reader.", registry=r)
+        self.unread = Gauge(
+            "rota_responses_unread", "Kept for readers whose socket was lost, or may not have had the end.", registry=r
+        )
+        self.detached = Counter("rota_detaches", "Responses kept when their socket was lost.", registry=r)
+        self.resumed = Counter("rota_resumes", "Times a reader came back for a response.", registry=r)
         self.waiting_work = Gauge(
             "rota_waiting_work_seconds", "Predicted time on the device of all in the waiting room.", registry=r
         )
@@ -153,6 +158,9 @@ class Metrics:
 
         self.step = histogram("rota_step_seconds", "One step on the device.", STEP_S)
         self.step_rows = histogram("rota_step_tokens", "Tokens in one step, prefill and decode.", STEP_TOKENS)
+        self.steps_out_of_memory = Counter(
+            "rota_steps_out_of_memory", "Steps that were not run, for lack of memory on the device.", registry=r
+        )
         self.step_error = Gauge(
             "rota_step_cost_error_ratio", "How far predicted step times are off, as a share, smoothed.", registry=r
         )

@@ -43,3 +43,17 @@ class OffloadThread:
     def close(self) -> None:
         """Returns when the work that had begun is done."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def promised(offload: Offload, work: Callable[[], T]) -> "asyncio.Future[T]":
+    """What `work` returns or raises, for whoever waits for it. Called on the event loop."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T | Exception) -> None:
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    offload(work, done)
+    return future

@@ -1,5 +1,5 @@
-"""The reaper: owns every clock. Deadlines, queue waits, idle and over-age sockets, expiry of what is kept, drain; and
-it audits that nothing leaked.
+"""The reaper: owns every clock. Deadlines, queue waits, idle and over-age sockets, the grace of responses whose socket
+was lost, expiry of what is kept, drain; and it audits that nothing leaked.
 
 Knows when things are due and whom to tell. Ends nothing itself: whoever holds a thing ends it.
 """
@@ -21,9 +21,11 @@ from protocol.messages import (
     CloseConnection,
     ConnectionClosed,
     ConnectionId,
+    Detached,
     Drain,
     Drained,
     Expire,
+    GraceOver,
     Released,
     RequestId,
     Sweep,
@@ -33,7 +35,7 @@ from protocol.messages import (
     WorkerLost,
 )
 
-ReaperInbox = Watch | Released | WatchConnection | ConnectionClosed | Drain | AuditReport | WorkerLost | Tick
+ReaperInbox = Watch | Released | WatchConnection | ConnectionClosed | Detached | Drain | AuditReport | WorkerLost | Tick
 
 log = structlog.get_logger()
 
@@ -49,7 +51,7 @@ class Patience(Struct, frozen=True):
     socket_age_s: float = 3600.0
     """Any socket; 60 minutes as at OpenAI."""
     reader_stalled_s: float = 60.0
-    """A reader that takes nothing though there is something for it."""
+    """A reader that takes no more than a trickle (`writer.PROGRESS_BYTES`) though there is something for it."""
 
 
 class Reaper(Actor[ReaperInbox]):
@@ -85,6 +87,7 @@ class Reaper(Actor[ReaperInbox]):
         self._due: list[tuple[float, RequestId, bool]] = []
         self._connections: dict[ConnectionId, WatchConnection] = {}
         self._closing: set[ConnectionId] = set()
+        self._detached: dict[RequestId, Detached] = {}
         self._next_sweep_at = 0.0
         self._next_audit_at = 0.0
         self._drain_until: float | None = None
@@ -109,7 +112,26 @@ class Reaper(Actor[ReaperInbox]):
             self.address.tell(Tick(now))
 
     def lose(self, message: ReaperInbox, error: Exception) -> None:
-        """It goes on with what it knows: one message about one thing was lost, and `run` has logged it."""
+        """It goes on with what it knows. Of who is here, who has gone, and that all is to end, it takes note all the
+        same: nobody will say it again."""
+        match message:
+            case WatchConnection():
+                self._connections[message.connection] = message
+            case ConnectionClosed():
+                self._connections.pop(message.connection, None)
+            case Released():
+                self._alive.pop(message.request, None)
+            case Watch():
+                self._alive[message.request] = message
+            case WorkerLost():
+                self._forget_requests()
+            case Drain():
+                self._drain_until = message.until
+            case Detached(until=float(until)):
+                # Nor would anybody give it up.
+                self._directory.tell(message.connection, GraceOver(message.request, until))
+            case _:
+                pass
 
     def handle(self, message: ReaperInbox) -> None:
         match message:
@@ -124,14 +146,17 @@ class Reaper(Actor[ReaperInbox]):
             case ConnectionClosed():
                 self._connections.pop(message.connection, None)
                 self._closing.discard(message.connection)
+            case Detached():
+                if message.until is None:
+                    self._detached.pop(message.request, None)
+                else:
+                    self._detached[message.request] = message
             case Drain():
                 self._drain_until = message.until
             case AuditReport():
                 self._check(message)
             case WorkerLost():
-                # The three started anew: whatever they held is gone, and nobody is left to release it.
-                self._alive.clear()
-                self._due.clear()
+                self._forget_requests()
             case Tick():
                 self._tick(message.at)
             case _:
@@ -142,6 +167,11 @@ class Reaper(Actor[ReaperInbox]):
         heapq.heappush(self._due, (watch.wait_until, watch.request, True))
         if watch.deadline_at is not None:
             heapq.heappush(self._due, (watch.deadline_at, watch.request, False))
+
+    def _forget_requests(self) -> None:
+        """The three started anew: whatever they held is gone, and nobody is left to release it."""
+        self._alive.clear()
+        self._due.clear()
 
     # --- every tick ---
 
@@ -163,6 +193,10 @@ class Reaper(Actor[ReaperInbox]):
         sweep = Sweep(now)
         for address in (self._admission, self._scheduler, *self._sweep_too):
             address.tell(sweep)
+        for detached in list(self._detached.values()):
+            if detached.until is not None and detached.until <= now:
+                del self._detached[detached.request]
+                self._directory.tell(detached.connection, GraceOver(detached.request, now))
         for watch in list(self._connections.values()):
             verdict = self._verdict(watch, now)
             if verdict is not None and watch.connection not in self._closing:
@@ -174,17 +208,18 @@ class Reaper(Actor[ReaperInbox]):
         patience = self._patience
         if watch.stalled_since is not None and now - watch.stalled_since > patience.reader_stalled_s:
             return CloseConnection(
-                watch.connection, 1008, f"nothing was read for {patience.reader_stalled_s:.0f} seconds"
+                watch.connection, 1008, f"too little was read for {errors.long_time(patience.reader_stalled_s)}"
             )
         if now - watch.opened_at > patience.socket_age_s:
             return CloseConnection(
                 watch.connection,
                 1001,
-                f"a connection lasts {patience.socket_age_s / 60:.0f} minutes",
+                f"a connection lasts {errors.long_time(patience.socket_age_s)}",
                 errors.websocket_connection_expired(patience.socket_age_s),
+                keeps=True,
             )
         if not watch.busy and now - watch.active_at > patience.socket_idle_s:
-            return CloseConnection(watch.connection, 1000, f"idle for {patience.socket_idle_s / 60:.0f} minutes")
+            return CloseConnection(watch.connection, 1000, f"idle for {errors.long_time(patience.socket_idle_s)}")
         return None
 
     def _drain(self, now: float, until: float) -> None:

@@ -14,10 +14,14 @@ from actors.connection import Connection, ConnectionLimits
 from actors.directory import ConnectionInbox, Directory, WatcherInbox
 from actors.exchange import ToTokeniser
 from actors.gallery_watcher import Watcher
+from actors.home import Resuming
 from actors.metrics import Metrics
+from actors.resumables import Resumables
 from actors.socket import Socket
 from protocol.messages import (
     ConnectionClosed,
+    ConnectionId,
+    Detached,
     Drain,
     FrameTaken,
     SetPaused,
@@ -42,7 +46,7 @@ class Reception:
         new_mailbox: Callable[[str, int], Mailbox[Any]],
         tokeniser: Address[ToTokeniser],
         scheduler: Address[SetPaused],
-        reaper: Address[WatchConnection | ConnectionClosed],
+        reaper: Address[WatchConnection | ConnectionClosed | Detached],
         gallery: Address[WatcherCame | WatcherLeft | FrameTaken],
         directory: Directory,
         clock: Clock,
@@ -65,9 +69,14 @@ class Reception:
         self._limits = limits
         self._drain: Drain | None = None
         self._nobody_here = asyncio.Event()
+        self._resuming = Resuming(Resumables(), directory.tell, reaper.tell, config.resume_grace_s)
+        metrics.unread.set_function(lambda: float(self._resuming.resumables.unread))
+        # In the order in which they came, so that they end in one order too: sets have another in every run.
+        self._staying: dict[asyncio.Task[None], None] = {}
 
     async def open_connection(self, socket: Socket, tenant: str, model: str) -> None:
-        """Returns when it is closed and the engine has let go of its requests. `model`: as responses name it."""
+        """Returns when it is closed and the engine has let go of its requests, but for those that are kept for a client
+        who may come back. `model`: as responses name it."""
         connection = self._directory.next_id()
         mailbox: Mailbox[ConnectionInbox] = self._new_mailbox(f"connection {connection}", FRAMES_AHEAD)
         actor = Connection(
@@ -85,6 +94,7 @@ class Reception:
             metrics=self._metrics,
             limits=self._limits,
             tiers=self._config.tiers,
+            resuming=self._resuming,
         )
         self._directory.add(actor.address, connection)
         await self._serve(actor, connection, mailbox)
@@ -106,15 +116,41 @@ class Reception:
         self._directory.add(actor.address, connection)
         await self._serve(actor, connection, mailbox)
 
-    async def _serve(self, actor: Connection | Watcher, connection: int, mailbox: Mailbox[Any]) -> None:
+    async def _serve(self, actor: Connection | Watcher, connection: ConnectionId, mailbox: Mailbox[Any]) -> None:
         if self._drain is not None:  # it came in through a door that was just closing
             mailbox.tell(self._drain)
+        stays = False
         try:
-            await actor.serve()
+            if isinstance(actor, Connection):
+                stays = await actor.serve()
+            else:
+                await actor.serve()
         finally:
-            self._directory.remove(connection)
-            if not len(self._directory):
-                self._nobody_here.set()
+            if not stays:
+                self._leave(connection)
+        if stays:
+            assert isinstance(actor, Connection), "a watcher leaves nothing behind"
+            task = asyncio.create_task(self._stay(actor, connection), name=f"connection {connection} without a socket")
+            self._staying[task] = None
+            task.add_done_callback(self._staying.pop)
+
+    async def _stay(self, actor: Connection, connection: ConnectionId) -> None:
+        try:
+            await actor.stay()
+        finally:
+            self._leave(connection)
+
+    def _leave(self, connection: ConnectionId) -> None:
+        self._directory.remove(connection)
+        if not len(self._directory):
+            self._nobody_here.set()
+
+    async def close(self) -> None:
+        """The engine stops: whatever still stays goes."""
+        staying = list(self._staying)
+        for task in staying:
+            task.cancel()
+        await asyncio.gather(*staying, return_exceptions=True)
 
     def drain(self, drain: Drain) -> None:
         """Tell everyone who is here, and whoever still comes."""

@@ -1,19 +1,17 @@
 """The listening socket: WebSocket upgrades at `/v1/responses` and `/v1/turns`, and a few things over plain HTTP.
 
-Knows who may come in (key, origin, how many) and what each path answers. Refuses before the upgrade whatever can be
-refused there, because that is the one moment when every client can read why. Knows nothing of what is said on an open
-socket: that is `open_connection`'s and `open_watcher`'s.
+Knows who may come in (key, origin, how many, from where) and what each path answers. Refuses before the upgrade
+whatever can be refused there, because that is the one moment when every client can read why. Knows nothing of what is
+said on an open socket: that is `open_connection`'s and `open_watcher`'s.
 """
 
 import asyncio
-import hmac
-import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from socket import SO_SNDBUF, SOL_SOCKET
 from typing import cast
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +21,8 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from actors.crowd import Crowd, Watchers
+from actors.door import Door, Doors
 from actors.health import Health
 from actors.http_answers import (
     RESPONSES,
@@ -36,17 +36,19 @@ from actors.http_answers import (
     speak_websocket,
     with_challenge,
 )
+from actors.keys import Keys
 from actors.metrics import Metrics
+from actors.origins import Origins, is_loopback
 from actors.pages import read_pages
+from actors.proxies import Proxies
 from actors.socket import Socket
-from actors.websocket import HttpConnection, WebSocket
+from actors.websocket import WebSocket
 from protocol.errors import (
     WireError,
     authentication_failed,
     invalid_request,
     origin_not_allowed,
     server_overloaded,
-    shown,
     shutting_down,
     websocket_connection_limit_reached,
 )
@@ -56,6 +58,9 @@ OpenConnection = Callable[[Socket, str], Awaitable[None]]
 
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
 _RETRY_MS = 1000.0
+BACKLOG = 4096
+"""Connections that wait in the system to be accepted, if it allows so many. One more tries again by itself, after a
+second, then two, then four."""
 _encode = msgspec.json.encode
 
 
@@ -70,12 +75,18 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int = 8000
-    keys: Mapping[str, str] = {}
-    """API keys by tenant name. Empty: everyone may come in, as the tenant ""."""
+    keys: Keys = Keys()
+    """Whose owners' names are the tenants. None: everyone may come in, as the tenant ""."""
     origins: Sequence[str] = ()
     """Pages that may connect besides the server's own, such as `https://example.org`."""
+    proxies: Proxies = Proxies()
+    """Those that are believed about whom they pass on."""
+    tls: ssl.SSLContext | None = None
     connections: int = 4096
-    connections_per_address: int = 256
+    connections_per_address: int | None = None
+    """Of IPv6: per /64. None: `crowd.MOST_OF_AN_ADDRESS`, and any number from this machine."""
+    handshakes: int = 1024
+    """Connections that have not said yet what they want. One more is closed without a word."""
     watchers: int = 16
     """Of them, at `/v1/turns`: each frame is sent to every one of them."""
     open_timeout_s: float = 10.0
@@ -87,11 +98,6 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     """Unsent bytes in the process from which on a socket counts as full."""
     send_buffer_bytes: int = 64 * 2**10
     """The same in the kernel. Left to itself it grows to megabytes: minutes of text that a cancel cannot call back."""
-
-
-class _Door(HttpConnection):
-    def explain(self, status: HTTPStatus, fault: str) -> Response:
-        return error_answer(invalid_request(f"That is no HTTP request that rota can read: {shown(fault)}."), status)
 
 
 class Server:
@@ -112,8 +118,14 @@ class Server:
         self._open_watcher = open_watcher
         self._pages = read_pages()
         self._accepting = True
-        self._open: dict[str, int] = {}
-        self._watching = 0
+        self._crowd = Crowd(
+            settings.connections, settings.connections_per_address, settings.handshakes, settings.proxies.trusts
+        )
+        self._doors = Doors(
+            self._crowd, self._turn_away, settings.tls, settings.open_timeout_s, settings.close_timeout_s
+        )
+        self._origins = Origins(settings.origins, loopback_only=is_loopback(settings.host))
+        self._watchers = Watchers(settings.watchers)
         self._serving: set[asyncio.Task[None]] = set()
         self._listening: ListeningSocket | None = None
         # At DEBUG the library writes every header it receives, keys among them.
@@ -129,7 +141,7 @@ class Server:
             self._serve_socket,
             settings.host,
             settings.port,
-            create_connection=_Door,
+            create_connection=cast(type[ServerConnection], self._doors.open),
             select_subprotocol=_select_subprotocol,
             compression=None,
             process_request=self._process_request,
@@ -142,6 +154,7 @@ class Server:
             max_size=settings.max_frame_bytes,
             write_limit=settings.write_limit_bytes,
             logger=self._log,
+            backlog=BACKLOG,
         )
         for listening in self._listening.sockets:
             listening.setsockopt(SOL_SOCKET, SO_SNDBUF, settings.send_buffer_bytes)
@@ -162,6 +175,7 @@ class Server:
         if self._listening is None:
             return
         self._listening.close()
+        self._doors.close()
         if self._serving:
             _, late = await asyncio.wait(self._serving, timeout=2 * self._settings.close_timeout_s)
             for task in late:
@@ -171,37 +185,40 @@ class Server:
     # --- an open socket -----------------------------------------------------------------------------------------------
 
     async def _serve_socket(self, connection: ServerConnection) -> None:
-        assert isinstance(connection, HttpConnection)
+        assert isinstance(connection, Door)
         assert connection.request is not None, "upgraded without a request"
         tenant = self._tenant(connection.request.headers)
         assert tenant is not None, "upgraded without a key"
-        address = _address(connection)
+        address = connection.visitor.address
+        connection.stop_knocking()
         task = asyncio.current_task()
         assert task is not None, "served outside a task"
-        self._open[address] = self._open.get(address, 0) + 1
+        self._crowd.enter(address)
         self._serving.add(task)
         watches = connection.request.path.partition("?")[0] == TURNS
-        self._watching += watches
+        if watches:
+            self._watchers.enter(tenant)
         open_socket = self._open_watcher if watches else self._open_connection
         try:
             await open_socket(WebSocket(connection, self._settings.close_timeout_s), tenant)
         finally:
-            self._watching -= watches
+            if watches:
+                self._watchers.leave(tenant)
             self._serving.discard(task)
-            self._open[address] -= 1
-            if not self._open[address]:
-                del self._open[address]
+            self._crowd.leave(address)
 
     # --- before the upgrade -------------------------------------------------------------------------------------------
 
     def _process_request(self, connection: ServerConnection, request: Request) -> Response | None:
-        assert isinstance(connection, HttpConnection)
+        assert isinstance(connection, Door)
+        secure = connection.transport.get_extra_info("ssl_object") is not None
+        connection.visitor = self._settings.proxies.visitor(connection.peer, request.headers, secure=secure)
         response = self._answer(connection, request)
         if response is not None and connection.method == "HEAD":
             response.body = b""
         return response
 
-    def _answer(self, connection: HttpConnection, request: Request) -> Response | None:
+    def _answer(self, connection: Door, request: Request) -> Response | None:
         """What to answer over HTTP; None: upgrade."""
         path = request.path.partition("?")[0]
         match connection.method:
@@ -218,28 +235,35 @@ class Server:
             case method:
                 return not_allowed(method, path)
 
-    def _refuse_upgrade(self, connection: HttpConnection, request: Request, path: str) -> Response | None:
+    def _refuse_upgrade(self, connection: Door, request: Request, path: str) -> Response | None:
         headers = request.headers
-        settings = self._settings
+        settings, visitor = self._settings, connection.visitor
         if "upgrade" not in (token.strip().lower() for token in ",".join(headers.get_all("Connection")).split(",")):
             return speak_websocket(HTTPStatus.UPGRADE_REQUIRED, f"GET {path} without an upgrade", path)
         origin = ",".join(headers.get_all("Origin"))
-        if origin and not self._origin_allowed(origin, headers):
+        host = ",".join(headers.get_all("Host"))
+        if origin and not self._origins.allowed(origin, visitor.scheme, host, proxied=visitor.proxied):
             return self._decline(origin_not_allowed(origin))
-        if self._tenant(headers) is None:
+        tenant = self._tenant(headers)
+        if tenant is None:
             return with_challenge(self._decline(authentication_failed()))
         if self._health.draining or not self._accepting:
             return self._decline(shutting_down())
         if self._health.model is None:
             return self._decline(self._not_yet())
-        if sum(self._open.values()) >= settings.connections:
-            return self._decline(websocket_connection_limit_reached(settings.connections, _RETRY_MS))
-        if self._open.get(_address(connection), 0) >= settings.connections_per_address:
-            return self._decline(websocket_connection_limit_reached(settings.connections_per_address, _RETRY_MS))
-        if path == TURNS and self._watching >= settings.watchers:
-            what = f"{settings.watchers:,} watch already, the most that this server shows its turns to"
+        limit = self._crowd.limit_reached(visitor.address)
+        if limit is not None:
+            return self._decline(websocket_connection_limit_reached(limit, _RETRY_MS))
+        if path == TURNS and self._watchers.full(tenant):
+            what = f"All places to watch from that this key may have, of {settings.watchers:,}, are taken"
+            if not tenant:
+                what = f"{settings.watchers:,} watch already, the most that this server shows its turns to"
             return self._decline(server_overloaded(what, _RETRY_MS))
         return None
+
+    def _turn_away(self) -> None:
+        """Too many have not said yet what they want."""
+        self._metrics.connections_refused.labels("websocket_connection_limit_reached").inc()
 
     def _decline(self, error: WireError) -> Response:
         self._metrics.connections_refused.labels(error.code).inc()
@@ -247,26 +271,7 @@ class Server:
 
     def _tenant(self, headers: Headers) -> str | None:
         """Whose key was sent; "" when none is needed, None when none fits."""
-        keys = self._settings.keys
-        if not keys:
-            return ""
-        given = _key_given(headers).encode(errors="surrogateescape")
-        # All of them are compared, so that the time taken says nothing about which is nearly right.
-        matches = [tenant for tenant, key in keys.items() if hmac.compare_digest(key.encode(), given)]
-        return matches[0] if matches else None
-
-    def _origin_allowed(self, origin: str, headers: Headers) -> bool:
-        if origin in self._settings.origins:
-            return True
-        host = ",".join(headers.get_all("Host")).lower()
-        try:
-            if urlsplit(origin).netloc.lower() != host:
-                return False
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:  # one of them is no address at all
-            return False
-        # A name that its owner points at 127.0.0.1 makes any page the "own host" of a server that listens there.
-        return not _is_loopback(self._settings.host) or _is_loopback(name)
+        return self._settings.keys.whose(_key_given(headers))
 
     # --- plain HTTP ---------------------------------------------------------------------------------------------------
 
@@ -327,7 +332,7 @@ class Server:
     def _with_cors(self, response: Response, headers: Headers) -> Response:
         response.headers["Vary"] = "Origin"
         origin = ",".join(headers.get_all("Origin"))
-        if origin and origin in self._settings.origins:
+        if origin and self._origins.listed(origin):
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Access-Control-Allow-Headers"] = "Authorization"
             response.headers["Access-Control-Allow-Methods"] = "GET, HEAD"
@@ -350,17 +355,3 @@ def _key_given(headers: Headers) -> str:
         if offered.strip().startswith(_KEY_SUBPROTOCOL):
             return offered.strip().removeprefix(_KEY_SUBPROTOCOL)
     return ""
-
-
-def _address(connection: ServerConnection) -> str:
-    peer = connection.remote_address
-    return str(peer[0]) if isinstance(peer, tuple) else str(peer)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

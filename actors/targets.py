@@ -62,11 +62,17 @@ class Goal(NamedTuple):
 
 
 class Tiers:
-    """The table, and for some keys, by name, the best tier they may have."""
+    """The table, and for some keys, by name, the best tier they may have, and the tightest targets (`floors`)."""
 
-    def __init__(self, table: TierTable | None = None, best: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        table: TierTable | None = None,
+        best: Mapping[str, str] | None = None,
+        floors: Mapping[str, Target] | None = None,
+    ) -> None:
         self._table = table if table is not None else TierTable()
         self._best = dict(best or {})
+        self._floors = dict(floors or {})
 
     def tier(self, service_tier: str | None, key: str = "") -> str:
         """The tier used: the one asked for, or the key's best where the one asked for is tighter than that."""
@@ -86,6 +92,9 @@ class Tiers:
         if key in self._best:
             best = self._table.of(self._best[key])
             ttft_ms, itl_ms = max(ttft_ms, best.ttft_ms), max(itl_ms, best.itl_ms)
+        if key in self._floors:
+            floor = self._floors[key]
+            ttft_ms, itl_ms = max(ttft_ms, floor.ttft_ms), max(itl_ms, floor.itl_ms)
         return Goal(tier, ttft_ms / 1000, itl_ms / 1000)
 
 

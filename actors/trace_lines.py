@@ -18,6 +18,7 @@ from protocol.messages import (
     ConnectionClosed,
     ConnectionId,
     CostsLearned,
+    Detached,
     Ended,
     Enqueue,
     FrameReceived,
@@ -27,18 +28,22 @@ from protocol.messages import (
     Moved,
     OpenStream,
     PromptRead,
+    ReaderLeft,
     Refused,
+    RelayEnded,
     Released,
     SetPaused,
     SocketLost,
     Started,
     Step,
     StepDone,
+    StepFailed,
     Text,
     Tick,
     Tokenised,
     Tokens,
     TokensTaken,
+    Unread,
     WatchConnection,
     WatcherCame,
     WatcherLeft,
@@ -56,9 +61,9 @@ _OUTSIDE: dict[type, str] = {
     Tick: "timer",
 }
 """Who sends these when no handler does."""
-_OF_THE_WORKER = (StepDone, ModelFound, ModelReady, ModelRefused, WorkerGone)
+_OF_THE_WORKER = (StepDone, StepFailed, ModelFound, ModelReady, ModelRefused, WorkerGone)
 """Sent by the worker's pipe when they go to the executor; by the engine, when they go elsewhere."""
-_OF_A_CONNECTION = (WatchConnection, ConnectionClosed)
+_OF_A_CONNECTION = (WatchConnection, ConnectionClosed, Detached, ReaderLeft)
 """Sent by a connection, from its life too: then they say themselves by which."""
 _OF_A_WATCHER = (WatcherCame, WatcherLeft)
 """The same of a watcher."""
@@ -193,9 +198,13 @@ _SAYS: dict[type, Callable[[Any], dict[str, Any]]] = {
     OpenStream: lambda opened: {"max_output_tokens": opened.max_output_tokens},
     Started: lambda started: {"cached_tokens": started.prefilled_tokens},
     PromptRead: lambda read: {"tokens": read.prefilled_tokens},
+    RelayEnded: lambda ended: {"reason": ended.error.code},
+    ReaderLeft: lambda left: {"reason": "lost" if left.lost else "left"},
     SetPaused: lambda paused: {"paused": paused.paused},
+    Unread: lambda unread: {"reason": "nobody reads it" if unread.unread else "somebody reads it"},
     Step: _step,
     StepDone: lambda done: {"step": done.step, "took_s": done.took_s},
+    StepFailed: lambda failed: {"step": failed.step, "message": failed.message},
     Tokens: _tokens,
     TokensTaken: lambda taken: {"step": taken.step},
     Text: _text,

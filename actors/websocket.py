@@ -1,11 +1,13 @@
 """Where rota meets the websockets library: what the library does not do, or does later than rota needs.
 
-Knows the library's `ServerConnection` and four things about it:
+Knows the library's `ServerConnection` and five things about it:
 
 - It parses a GET without a body only. A POST, a body, or a second request behind the first would be answered by an
   empty reply, and a HEAD not at all.
 - What it cannot parse it answers in plain text, or not at all.
 - It answers pings at once, into a buffer without bound: a client that only pings and never reads would fill it.
+- It reads all that has come in one turn of the loop: of tiny frames, tens of thousands, for a second. And it counts
+  none of them.
 - It tells a reader that the client has left only when TCP has ended. A client that says goodbye with answers unread
   keeps TCP alive until it gives up waiting, and its requests would run on for as long.
 
@@ -14,14 +16,18 @@ Knows nothing of paths, keys or events.
 
 import asyncio
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from http import HTTPStatus
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed, HeaderLineTooLong, RequestLineTooLong, TooManyHeaders
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Response
-from websockets.protocol import OPEN, State
+from websockets.protocol import OPEN, Event, State
 
+from actors.message_rate import MessageRate
+from actors.reading import reading_of
 from actors.socket import SocketGone
 
 NO_CODE = 1006
@@ -31,11 +37,21 @@ _LONGEST_HEAD = 64 * 2**10
 _TEXT = 0x81
 """The first byte of a frame of text that is a whole message."""
 _SHORT_HEAD, _LONG_HEAD = struct.Struct("!BBH").pack, struct.Struct("!BBQ").pack
+_PIECE = 2**9
+"""Bytes that are surely read at once: of the smallest frames 85, in about 1 ms."""
+_MESSAGE_S = 0.0001
+"""What comes of a message, in the tasks that wait for it, takes about as long in the same turn of the loop."""
+FRAGMENTS_PER_S, FRAGMENTS_AT_ONCE = 200, 8_192
+"""Two messages, each of as many fragments as the library puts together."""
+CONTROL_FRAME = 8
+"""A ping or a pong counts as so many fragments: nobody needs many, and a ping is answered."""
+_DROPPED = 2**20
+"""Bytes that whoever was closed for a flood may still send; then its goodbye is not waited for any more."""
 _UNREAD_PONGS = 256 * 2**10
 """Bytes of answers to pings, and of whatever else the library says by itself, that may wait for their reader."""
 
 
-class HttpConnection(ServerConnection):
+class HttpConnection(ServerConnection, ABC):
     """A connection that says which method was asked for, and completes `left` when its client leaves.
 
     Only GET reaches the library's parser. HEAD and OPTIONS are given to it as a GET of the same head; of any other
@@ -45,9 +61,9 @@ class HttpConnection(ServerConnection):
 
     method = "GET"
 
+    @abstractmethod
     def explain(self, status: HTTPStatus, fault: str) -> Response:
         """The answer to a request that cannot be read. `fault` is no sentence."""
-        raise NotImplementedError
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.left: asyncio.Future[int] = self.loop.create_future()
@@ -56,7 +72,19 @@ class HttpConnection(ServerConnection):
         self._head: bytearray | None = bytearray()
         self._dropping = False
         self._explained = False
+        self._unread = bytearray()
+        self._reading = reading_of(self.loop)
+        self.read_at = 0.0
+        self._waits = False
+        """For its turn to be read."""
+        self._full = False
+        """As many messages wait for their reader as may."""
+        self._frames = MessageRate(FRAGMENTS_PER_S, FRAGMENTS_AT_ONCE)
+        """Those that are no message of their own."""
+        self._flooded = False
+        self._dropped = 0
         super().connection_made(transport)
+        self.recv_messages.pause, self.recv_messages.resume = self._pause, self._resume
 
     def data_received(self, data: bytes) -> None:
         if self._dropping:
@@ -67,16 +95,86 @@ class HttpConnection(ServerConnection):
             if request is None:
                 return
             data, self._head = request, None
+        if self._flooded:
+            self._dropped += len(data)
+            if self._dropped > _DROPPED:
+                self.transport.abort()
+            return
+        self._unread += data
+        self._be_read(at_once=True)
+        if self._unread:
+            self._look_whether_to_read()
+
+    def _be_read(self, *, at_once: bool = False) -> None:
+        """Have what has come read in its turn, if anything has that can be read."""
+        if self._waits or not self._can_be_read:
+            return
+        self._waits = True
+        if at_once:
+            self._reading.come(self)
+        else:
+            self._reading.wait(self)
+
+    @property
+    def _can_be_read(self) -> bool:
+        return bool(self._unread) and not self._full
+
+    def read_some(self) -> bool:
+        """A bounded part of what has come. Behind the end of all that is sent, the library only drops what it reads."""
+        size = len(self._unread) if self.protocol.eof_sent else _PIECE
+        piece = bytes(self._unread[:size])
+        del self._unread[:size]
+        if not self.transport.is_closing():
+            self._read(piece)
+        self._look_whether_to_read()
+        self._waits = self._can_be_read
+        return self._waits
+
+    def _read(self, data: bytes) -> None:
         super().data_received(data)
+        if self._frames.over and self.protocol.state in (OPEN, State.CLOSING) and not self.protocol.eof_sent:
+            self._flooded = True
+            self._unread.clear()
+            self.protocol.fail(CloseCode.POLICY_VIOLATION, "too many frames")
+            super().data_received(b"")
         if self.transport.get_write_buffer_size() > self.frame_bytes + self.write_limit_high + _UNREAD_PONGS:
             self.transport.abort()
         self._notice()
+
+    def process_event(self, event: Event) -> None:
+        super().process_event(event)
+        if not isinstance(event, Frame):
+            return
+        if event.opcode in (Opcode.PING, Opcode.PONG):
+            self._frames.take(self.loop.time(), CONTROL_FRAME)
+        elif event.opcode is Opcode.CONT or not event.fin:
+            self._frames.take(self.loop.time())
+        if event.fin and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            self._reading.spend(_MESSAGE_S)
+
+    def _pause(self) -> None:
+        self._full = True
+        self._look_whether_to_read()
+
+    def _resume(self) -> None:
+        self._full = False
+        self._be_read()
+        self._look_whether_to_read()
+
+    def _look_whether_to_read(self) -> None:
+        if self.transport.is_closing():
+            self._unread.clear()
+        elif self._full or self._unread:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
 
     def eof_received(self) -> None:
         super().eof_received()
         self._notice()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unread.clear()
         super().connection_lost(exc)
         self._notice()
 

@@ -6,6 +6,7 @@ messages mean, nor of the code that runs in the child beyond the module's name.
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 import sys
@@ -14,11 +15,14 @@ from typing import Protocol
 
 import msgspec
 
+from actors.signs_of_life import signs_of_life
 from protocol.messages import FromWorker, LoadModel, Step, ToWorker
 
 _LENGTH = struct.Struct("<I")
 _LONGEST_FRAME = 64 * 2**20
 """Far above a step of 1024 rows with 20 alternatives each; text taken for a length is mostly far above this."""
+_FILES = 16
+"""More than it takes, for a moment, to start a child."""
 _LEAVE_S = 2.0
 """How long a child may take to end after it has closed its end of the pair."""
 
@@ -32,6 +36,10 @@ class Child(Protocol):
 
     def send(self, step: Step) -> None:
         """Hand it a step. Ignored once it is gone."""
+        ...
+
+    def signs_of_life(self) -> object:
+        """Two of these differ if it has done anything in between. None: that cannot be said."""
         ...
 
     def kill(self) -> None:
@@ -59,7 +67,7 @@ class WorkerProcess:
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[str] | None = None
         self._to_be_killed = False
         self._abandoned = False
 
@@ -71,11 +79,15 @@ class WorkerProcess:
     def start(self, load: LoadModel, deliver: Callable[[FromWorker], None], gone: Callable[[str], None]) -> None:
         assert self._task is None or self._task.done(), "one worker at a time"
         self._to_be_killed = False
-        self._writer = None
-        self._task = asyncio.create_task(self._live(load, deliver, gone), name="worker process")
+        self._process = self._writer = None
+        self._task = asyncio.create_task(self._live(load, deliver), name="worker process")
+        self._task.add_done_callback(lambda task: self._over(task, gone))
 
     def send(self, step: Step) -> None:
         self._write(step)
+
+    def signs_of_life(self) -> object:
+        return None if self.pid is None else signs_of_life(self.pid)
 
     def kill(self) -> None:
         self._to_be_killed = True
@@ -90,7 +102,7 @@ class WorkerProcess:
     async def close(self) -> None:
         self.kill()
         if self._task is not None:
-            await self._task
+            await asyncio.wait((self._task,))
 
     def _write(self, message: ToWorker) -> None:
         if self._writer is None or self._writer.is_closing():
@@ -98,19 +110,28 @@ class WorkerProcess:
         body = self._encoder.encode(message)
         self._writer.write(_LENGTH.pack(len(body)) + body)
 
-    async def _live(self, load: LoadModel, deliver: Callable[[FromWorker], None], gone: Callable[[str], None]) -> None:
-        ours, theirs = socket.socketpair()
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, str(theirs.fileno()), pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL
-            )
-        except OSError as error:
-            ours.close()
-            if not self._abandoned:
-                gone(f"the worker process could not be started: {error}")
+    def _over(self, life: asyncio.Task[str], gone: Callable[[str], None]) -> None:
+        """Whatever went wrong, `gone` is said: without it no other worker would ever be started."""
+        if life.cancelled():
             return
-        finally:
-            theirs.close()
+        error = life.exception()
+        if error is not None:
+            self.kill()
+        if not self._abandoned:
+            gone(life.result() if error is None else f"the worker process could not be started: {error}")
+
+    async def _live(self, load: LoadModel, deliver: Callable[[FromWorker], None]) -> str:
+        """Why it ended. Raises whatever keeps it from being started, such as too many open files."""
+        _look_for_room()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command, str(theirs.fileno()), pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL
+                )
+            except BaseException:
+                ours.close()
+                raise
         if self._to_be_killed:
             self.kill()
         try:
@@ -127,8 +148,7 @@ class WorkerProcess:
         self.kill()
         code = await self._process.wait()
         await self._hang_up(ours)
-        if not self._abandoned:
-            gone(why or _ending(code))
+        return why or _ending(code)
 
     async def _hang_up(self, ours: socket.socket) -> None:
         if self._writer is None:
@@ -152,6 +172,13 @@ class WorkerProcess:
                 return None
             except msgspec.DecodeError as error:
                 return f"the worker process wrote something that is not a message: {error}"
+
+
+def _look_for_room() -> None:
+    """Raises OSError when fewer files can be opened than it takes: uvloop loses some when it fails half-way."""
+    with contextlib.ExitStack() as found:
+        for _ in range(_FILES):
+            found.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
 
 def _ending(code: int) -> str:

@@ -1,6 +1,6 @@
 """The way of frames to the socket: at once while it has room, else through a loop, which alone waits for the other end.
 
-Knows how much is unsent and for how long the socket has taken nothing. Knows nothing of what the frames say.
+Knows how much is unsent and for how long the socket has hardly taken anything. Knows nothing of what the frames say.
 """
 
 import asyncio
@@ -10,12 +10,16 @@ from collections.abc import Callable
 from actors.actor import Clock
 from actors.socket import Socket
 
+PROGRESS_BYTES = 16 * 2**10
+"""A socket that takes less than this, and not all there is, makes no progress: a trickle is no reader's pace, and would
+keep an answer's place for as long as it pleases."""
+
 
 class Writer:
     """`put` frames, in order; what the socket has no room for, `write` sends, in a task of its own.
 
-    `on_idle` is called when all that had to wait has been handed to the socket, `on_stall` when the socket has stopped
-    taking frames or takes them again: `stalled_since` says which.
+    `on_idle` is called when all that had to wait has been handed to the socket, `on_stall` when the socket makes no
+    progress or makes some again: `stalled_since` says which.
     """
 
     def __init__(
@@ -33,7 +37,11 @@ class Writer:
         self._on_idle = on_idle
         self._on_stall = on_stall
         self._frames: deque[bytes] = deque()
-        self._sending_since: float | None = None
+        self._sending = False
+        self._progress_at = 0.0
+        """When it began to have something to wait for, or had last taken PROGRESS_BYTES."""
+        self._taken_bytes = 0
+        """Since then."""
         self._finishing = False
         self._dropped = False
         self._something = asyncio.Event()
@@ -43,11 +51,12 @@ class Writer:
         self._burst_bytes = 0
         """Those of them that were put in one go while nothing else waited. They are the first to be sent."""
         self.stalled_since: float | None = None
+        """Since when it has taken less than PROGRESS_BYTES."""
 
     @property
     def idle(self) -> bool:
         """Everything has been handed to the socket."""
-        return not self._frames and self._sending_since is None
+        return not self._frames and not self._sending
 
     @property
     def behind_bytes(self) -> int:
@@ -60,14 +69,15 @@ class Writer:
     def put(self, frames: list[bytes]) -> None:
         if self._dropped:
             return
-        if not self._frames and self._sending_since is None:
+        if self.idle:
             frames = self._without_those_taken(frames)
+            self._progress_at, self._taken_bytes = self._clock(), 0
         if not frames:
             return
         self._frames.extend(frames)
         added = sum(map(len, frames))
         self.unsent_bytes += added
-        if self._sending_since is None:  # `write` has had no turn since there was nothing to send
+        if not self._sending:  # `write` has had no turn since there was nothing to send
             self._burst_bytes += added
         self._something.set()
         if self._timer is None:
@@ -108,12 +118,15 @@ class Writer:
     async def _send(self, frame: bytes) -> None:
         self.unsent_bytes = max(0, self.unsent_bytes - len(frame))
         self._burst_bytes = max(0, self._burst_bytes - len(frame))
-        self._sending_since = self._clock()
+        self._sending = True
         await self._socket.send(frame)
-        self._sending_since = None
-        if self.stalled_since is not None:
-            self.stalled_since = None
-            self._on_stall()
+        self._sending = False
+        self._taken_bytes += len(frame)
+        if self._taken_bytes >= PROGRESS_BYTES or not self._frames:
+            self._progress_at, self._taken_bytes = self._clock(), 0
+            if self.stalled_since is not None:
+                self.stalled_since = None
+                self._on_stall()
 
     def _look_again(self) -> None:
         # One timer for as long as there is something to send, not one a frame: frames are many, stalls are few.
@@ -123,8 +136,7 @@ class Writer:
         self._timer = None
         if self.idle or self._dropped:
             return
-        since = self._sending_since
-        if self.stalled_since is None and since is not None and self._clock() - since >= self._stall_s / 2:
-            self.stalled_since = since
+        if self.stalled_since is None and self._clock() - self._progress_at >= self._stall_s / 2:
+            self.stalled_since = self._progress_at
             self._on_stall()
         self._look_again()

@@ -20,11 +20,11 @@ from actors.directory import Directory
 from actors.metrics import Metrics
 from actors.scheduler import LEARNED_EVERY
 from actors.scheduling.blocks import BlockPool
+from actors.scheduling.bounds import Bounds
 from actors.scheduling.costs import Costs, work_of
 from actors.scheduling.policies import PolicyName, policy_named
 from actors.scheduling.schedule import Schedule
 from actors.scheduling.sequence import Sequence
-from actors.scheduling.waiting_room import Bounds
 from actors.simulator.coasting import coast
 from actors.simulator.device import Device
 from actors.simulator.hardware import Hardware
@@ -167,6 +167,7 @@ class Simulation:
             metrics=Metrics(),
             clock=lambda: self._now,
             tell_every_s=math.inf,
+            has_worker=True,
         )
 
     # --- what admission says ---

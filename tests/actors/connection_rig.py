@@ -10,6 +10,7 @@ from actors.actor import Address, Mailbox
 from actors.connection import Connection, ConnectionLimits
 from actors.directory import ConnectionInbox
 from actors.exchange import ToTokeniser
+from actors.home import Resuming
 from actors.metrics import Metrics
 from actors.socket import SocketGone
 from protocol.messages import (
@@ -111,7 +112,15 @@ class FakeSocket:
 class Rig:
     """One connection being served, and everything around it in the test's hands."""
 
-    def __init__(self, *, capacity: int = 64, tenant: str = "shop", **limits: Any) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: int = 64,
+        tenant: str = "shop",
+        connection: int = 7,
+        resuming: Resuming | None = None,
+        **limits: Any,
+    ) -> None:
         self.now = 100.0
         self.socket = FakeSocket()
         self.tokeniser, self.scheduler, self.reaper = Recorder(), Recorder(), Recorder()
@@ -120,7 +129,7 @@ class Rig:
         ids = itertools.count(1)
         self.connection = Connection(
             self.mailbox,
-            connection=7,
+            connection=connection,
             socket=self.socket,
             tenant=tenant,
             model="m",
@@ -129,12 +138,20 @@ class Rig:
             reaper=cast(Address[WatchConnection | ConnectionClosed], Address(self.reaper)),
             clock=lambda: self.now,
             unix_clock=lambda: 1_732_900_000.5,
-            new_id=lambda: f"{next(ids):x}",
+            new_id=lambda: f"{next(ids):x}" if connection == 7 else f"{connection:x}{next(ids):04x}",
             metrics=self.metrics,
             limits=ConnectionLimits(**{"stall_s": 0.01, "close_s": 0.05, **limits}),
+            resuming=resuming,
         )
-        self.serving = asyncio.create_task(self.connection.serve())
+        self.serving = asyncio.create_task(self._live())
+        self.stays: bool | None = None
+        """Whether it has outlived its socket; None while it has not lost it."""
         self._events: list[Event] = []
+
+    async def _live(self) -> None:
+        self.stays = await self.connection.serve()
+        if self.stays:  # not in a task of its own: `serving` is all of its life
+            await self.connection.stay()
 
     # --- the client ---
 
@@ -230,8 +247,11 @@ class Rig:
         self.socket.leave()
         for ask in self.asks:
             self.tell(Ended(ask.request, "cancelled", Stats()))
+        await self.until(lambda: self.stays is not None or self.serving.done())
+        if self.stays:
+            self.serving.cancel()
         async with asyncio.timeout(5):
-            await self.serving
+            await asyncio.gather(self.serving, return_exceptions=True)
 
 
 MakeRig = Callable[..., Rig]

@@ -10,7 +10,7 @@ from actors.reaper import Patience
 from actors.tracing import Tracer
 from actors.vocabulary import Vocabulary
 from protocol.turns import Frame, Life
-from tests.actors.test_engine import CONFIG, LONGEST_S, House
+from tests.actors.engine_house import CONFIG, LONGEST_S, House
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.sockets import FakeSocket
 from tests.simulation.watchers import WatchingSocket, decode

@@ -100,7 +100,9 @@ def enqueue(
     )
 
 
-def model_ready(blocks: int = 64, block_size: int = 4, calibration: tuple[Measured, ...] = ()) -> ModelReady:
+def model_ready(
+    blocks: int = 64, block_size: int = 4, calibration: tuple[Measured, ...] = (), steps_in_flight: int = 1
+) -> ModelReady:
     return ModelReady(
         name="tiny",
         folder="/nowhere",
@@ -116,4 +118,5 @@ def model_ready(blocks: int = 64, block_size: int = 4, calibration: tuple[Measur
         working_bytes=1,
         first_step_s=0.001,
         calibration=calibration,
+        steps_in_flight=steps_in_flight,
     )

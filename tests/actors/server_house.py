@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from socket import SO_RCVBUF, SOL_SOCKET, create_connection
 from socket import socket as Socket_
 from typing import Any
@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from actors.health import Health
+from actors.keys import Keys
 from actors.metrics import Metrics
 from actors.server import Server, ServerSettings
 from actors.socket import Socket, SocketGone
@@ -31,8 +32,11 @@ class House:
         self,
         open_connection: Callable[[Socket, str], Awaitable[None]] | None = None,
         open_watcher: Callable[[Socket, str], Awaitable[None]] | None = None,
+        *,
+        keys: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
+        """`keys`: in clear, by name."""
         self.health = Health(1_732_900_000.0)
         self.health.serving(MODEL)
         self.tenants: list[str] = []
@@ -40,7 +44,7 @@ class House:
         self.left = asyncio.Event()
         self.inside = asyncio.Event()
         self.server = Server(
-            ServerSettings(port=0, **{"close_timeout_s": 0.5, **settings}),
+            ServerSettings(port=0, keys=Keys.in_clear(keys or {}), **{"close_timeout_s": 0.5, **settings}),
             self.health,
             Metrics(),
             open_connection or self._read_until_gone,

@@ -8,8 +8,8 @@ from actors.actor import Fate, Mailbox
 from actors.admission import Admission, AdmissionInbox
 from actors.directory import Directory
 from actors.metrics import Metrics
+from actors.scheduling.bounds import Bounds
 from actors.scheduling.pace import PACE_SEEN
-from actors.scheduling.waiting_room import Bounds
 from protocol import errors
 from protocol.errors import WireError
 from protocol.messages import (
@@ -47,6 +47,7 @@ class Room:
         max_running: int = 64,
         costs: CostsLearned | None = None,
         tell_every_s: float = 0.0,
+        has_worker: bool = True,
     ) -> None:
         self.clock = HandClock()
         self.scheduler = Recorder()
@@ -71,6 +72,7 @@ class Room:
             metrics=self.metrics,
             clock=self.clock,
             tell_every_s=tell_every_s,
+            has_worker=has_worker,
         )
         if costs is not None:
             self.say(costs)

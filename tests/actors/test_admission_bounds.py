@@ -22,7 +22,7 @@ def check_overloaded(room: Room, request: str, sentence: str, retry_s: float) ->
 def test_a_full_room_refuses_with_a_reason_and_a_retry_time() -> None:
     room = Room(places=1)
     room.say(enqueue("a"), enqueue("b"))
-    check_overloaded(room, "b", "All 1 places to wait are taken", 1.0)
+    check_overloaded(room, "b", "The one place to wait is taken", 1.0)
     assert room.released == ["b"]
     assert room.reaper.heard == [Watch("a", 160.0, None), Released("b", 100.0)]
     assert room.connection.of(Ended) == []
@@ -32,14 +32,14 @@ def test_a_full_room_refuses_with_a_reason_and_a_retry_time() -> None:
 def test_it_says_to_try_again_when_as_much_work_is_likely_to_be_done() -> None:
     room = Room(places=1, costs=SECOND_A_TOKEN)
     room.say(enqueue("a", 3), enqueue("b", 8))
-    check_overloaded(room, "b", "All 1 places to wait are taken", 8.0)
+    check_overloaded(room, "b", "The one place to wait is taken", 8.0)
 
 
 def test_a_room_that_takes_longer_than_predicted_says_so() -> None:
     room = Room(places=1, costs=SECOND_A_TOKEN)
     room.keep_pace(every_s=10.0, tokens=5)
     room.say(enqueue("a", 5, max_output_tokens=0), enqueue("b", 5, max_output_tokens=0))
-    check_overloaded(room, "b", "All 1 places to wait are taken", 10.0)
+    check_overloaded(room, "b", "The one place to wait is taken", 10.0)
 
 
 def test_one_socket_never_has_all_the_places() -> None:

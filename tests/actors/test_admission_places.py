@@ -3,8 +3,8 @@
 import pytest
 
 from actors.scheduling.waiting_room import PLACES_KNOWN
-from protocol.messages import Cancel, CostsLearned, Expire, Moved
-from tests.actors.recorders import enqueue
+from protocol.messages import Cancel, CostsLearned, Expire, Moved, Released, WorkerLost
+from tests.actors.recorders import enqueue, model_ready
 from tests.actors.test_admission import SECOND_A_TOKEN, Room
 
 
@@ -169,3 +169,40 @@ def test_in_a_very_long_queue_whoever_is_far_behind_hears_nothing_new_before_its
     room.say(*(Cancel(f"{number}", 100.0) for number in range(19)))
     room.sweep(1.0)
     assert (f"{many - 2}", PLACES_KNOWN) in [(request, position) for request, position, _ in room.moved]
+
+
+# --- without a worker ---
+
+
+def test_while_there_is_no_worker_everybody_waits_and_nobody_can_say_how_long() -> None:
+    room = Room(has_worker=False, credit=5, costs=SECOND_A_TOKEN)
+    room.say(enqueue("a", 3), enqueue("b", 4))
+    assert room.let_in == []
+    assert room.accepted == [("a", 1, None), ("b", 2, None)]
+    room.say(model_ready())
+    assert room.let_in == ["a", "b"]
+
+
+def test_when_the_worker_is_lost_whoever_waits_hears_so_at_once_and_again_when_another_is_there() -> None:
+    room = Room(credit=1, costs=SECOND_A_TOKEN, tell_every_s=60.0)
+    room.say(enqueue("runs", 3), enqueue("a", 3), enqueue("b", 3))
+    room.say(WorkerLost("it ended", 101.0))
+    assert room.moved == [("a", 1, None), ("b", 2, None)]
+    room.say(Released("runs", 101.0))
+    room.grant(2)
+    assert room.let_in == ["runs"], "a credit is of no use without a worker"
+    room.say(model_ready())
+    assert room.let_in == ["runs", "a"]
+    assert room.moved[2:] == [("b", 1, 3.0)]
+
+
+def test_the_time_without_a_worker_says_nothing_of_the_pace_of_the_room() -> None:
+    room = Room(costs=SECOND_A_TOKEN)
+    room.keep_pace(every_s=1.0, tokens=4)
+    room.say(enqueue("a", 4, max_output_tokens=0), WorkerLost("it ended", 101.0))
+    room.clock.pass_(1000.0)
+    room.say(model_ready())
+    room.grant(6)
+    room.say(*(enqueue(name, 4, max_output_tokens=0) for name in "bc"))
+    assert room.accepted[-1][:2] == ("c", 2)
+    assert waits_of(room)[-1] == pytest.approx(2.0)

@@ -116,3 +116,23 @@ def test_what_only_serving_needs_is_not_imported_to_say_the_version() -> None:
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.splitlines()
     assert shown[1:] == [""]
+
+
+def test_it_makes_a_key_whose_lines_a_server_takes(
+    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of("key", "anna") == 0
+    made = capsys.readouterr()
+    (tmp_path / "keys.toml").write_text(made.out)
+    assert code_of("serve", "--keys-file", "keys.toml") == 0
+    [key] = [word for word in made.err.split() if word.startswith("rota_")]
+    assert served.settings[0].keys.whose(key) == "anna"
+
+
+def test_keys_of_the_environment_are_not_there_for_the_worker_to_inherit(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROTA_API_KEYS", "anna=hush")
+    assert code_of("serve") == 0
+    assert served.settings[0].api_keys == ("anna=hush",)
+    assert "ROTA_API_KEYS" not in os.environ

@@ -62,6 +62,16 @@ async def test_a_reader_that_falls_behind_pauses_its_response_once_and_resumes_i
     assert rig.scheduler.messages == [SetPaused(request, True, rig.now), SetPaused(request, False, rig.now)]
 
 
+async def test_log_probabilities_that_nobody_reads_pause_a_response_too(make_rig: MakeRig) -> None:
+    rig = make_rig(pause_chars=5_000)
+    request = await rig.running(include=["message.output_text.logprobs"], top_logprobs=20)
+    rig.socket.room.clear()
+    for _ in range(5):
+        rig.tell(Text(request, "a", (rig.now,), (TokenLogprob("a", -0.5, (("b", -1.0),) * 20),)))
+        await rig.settle()
+    assert rig.scheduler.messages == [SetPaused(request, True, rig.now)]
+
+
 async def test_lanes_of_a_slow_reader_take_turns(make_rig: MakeRig) -> None:
     rig = make_rig(turn_bytes=1)
     requests = {lane: await rig.running(lane) for lane in "abc"}

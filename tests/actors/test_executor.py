@@ -1,105 +1,22 @@
 """One worker at a time: its messages passed on, its hangs and its end noticed, and another started after a delay."""
 
-import asyncio
-import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from structlog.testing import capture_logs
 
-from actors.actor import Mailbox
-from actors.executor import Executor, ExecutorInbox
-from actors.metrics import Metrics
-from actors.worker_process import Child, WorkerProcess
+from actors.executor import NOTHING
 from protocol.messages import (
-    FromWorker,
     LoadModel,
     ModelFound,
     ModelReady,
     ModelRefused,
     Step,
     StepDone,
-    Sweep,
+    StepFailed,
     WorkerGone,
     WorkerLost,
 )
-from tests.actors.recorders import HandClock, Recorder, model_ready
-
-
-class ScriptedChild:
-    """A worker that says what the test says, and keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.starts: list[tuple[LoadModel, Callable[[FromWorker], None], Callable[[str], None]]] = []
-        self.steps: list[Step] = []
-        self.kills = 0
-
-    def start(self, load: LoadModel, deliver: Callable[[FromWorker], None], gone: Callable[[str], None]) -> None:
-        self.starts.append((load, deliver, gone))
-
-    def send(self, step: Step) -> None:
-        self.steps.append(step)
-
-    def kill(self) -> None:
-        self.kills += 1
-
-    def abandon(self) -> None:
-        raise AssertionError("the engine abandons a worker, not the executor")
-
-    async def close(self) -> None:
-        raise AssertionError("the engine closes a worker, not the executor")
-
-
-class Bench:
-    """An executor that has started its first worker."""
-
-    def __init__(self, worker: Child | None = None) -> None:
-        self.clock = HandClock()
-        self.child = ScriptedChild()
-        self.worker = self.child if worker is None else worker
-        self.scheduler, self.engine = Recorder(), Recorder()
-        self.metrics = Metrics()
-        self.mailbox: Mailbox[ExecutorInbox] = Mailbox(self.clock, 8)
-        self.actor = Executor(
-            self.mailbox,
-            child=self.worker,
-            load=LoadModel("tiny"),
-            scheduler=self.scheduler.address,
-            engine=self.engine.address,
-            metrics=self.metrics,
-            clock=self.clock,
-            hang_s=10.0,
-            load_s=20.0,
-            first_delay_s=0.5,
-            longest_delay_s=3.0,
-        )
-        self.actor.start()
-
-    def say(self, *messages: ExecutorInbox) -> None:
-        for message in messages:
-            self.actor.handle(message)
-
-    async def worker_says(self, *messages: FromWorker, worker: int = -1) -> None:
-        for message in messages:
-            self.child.starts[worker][1](message)
-        await self.handle_waiting()
-
-    async def worker_ends(self, why: str = "it ended", worker: int = -1) -> None:
-        self.child.starts[worker][2](why)
-        await self.handle_waiting()
-
-    async def handle_waiting(self) -> None:
-        while any(lane.depth for lane in self.mailbox.statistics().values()):
-            self.say(await self.mailbox.take())
-
-    def sweep(self, after_s: float = 0.0) -> None:
-        self.say(Sweep(self.clock.pass_(after_s)))
-
-
-def done(number: int) -> StepDone:
-    return StepDone(number, (), 0.01)
+from tests.actors.executor_bench import Bench, done
+from tests.actors.recorders import model_ready
 
 
 async def test_a_worker_is_given_its_model_first_and_its_news_go_to_whom_they_concern() -> None:
@@ -117,6 +34,20 @@ async def test_steps_go_to_the_worker_and_their_results_to_the_scheduler() -> No
     assert bench.child.steps == [Step(1, ()), Step(2, ())]
     await bench.worker_says(done(1))
     assert bench.scheduler.of(StepDone) == [done(1)]
+
+
+async def test_a_step_that_was_not_run_is_told_to_the_scheduler_and_is_progress() -> None:
+    bench = Bench()
+    await bench.worker_says(model_ready())
+    bench.say(Step(1, ()), Step(2, (), behind=1))
+    bench.clock.pass_(9.0)
+    failed = StepFailed(1, "no memory")
+    await bench.worker_says(failed)
+    assert bench.scheduler.of(StepFailed) == [failed]
+    bench.sweep(9.0)
+    assert bench.child.kills == 0
+    bench.sweep(2.0)
+    assert bench.child.kills == 1, "the one behind it was never answered"
 
 
 async def test_a_step_for_a_worker_that_is_not_ready_is_dropped() -> None:
@@ -191,8 +122,6 @@ async def test_the_delay_doubles_up_to_a_bound_and_a_finished_step_resets_it() -
 async def test_a_worker_that_makes_no_progress_is_killed() -> None:
     bench = Bench()
     await bench.worker_says(model_ready())
-    bench.sweep(1000.0)
-    assert bench.child.kills == 0, "without a step it has nothing to do"
     bench.say(Step(1, ()))
     bench.sweep(10.0)
     assert bench.child.kills == 0
@@ -200,9 +129,72 @@ async def test_a_worker_that_makes_no_progress_is_killed() -> None:
         bench.sweep(0.1)
     assert bench.child.kills == 1
     assert logs[0]["event"] == "worker.hung"
-    await bench.worker_ends("killed")
+    await bench.worker_ends("it was killed by signal 9")
     bench.sweep(0.25)
     assert bench.child.kills == 1
+
+
+async def test_a_worker_killed_for_a_hang_is_lost_for_the_hang_and_the_next_one_for_reasons_of_its_own() -> None:
+    bench = Bench()
+    await bench.worker_says(model_ready())
+    bench.say(Step(1, ()))
+    bench.sweep(10.1)
+    await bench.worker_ends("it was killed by signal 9")
+    bench.sweep(1.0)
+    bench.sweep(20.1)
+    await bench.worker_ends("it was killed by signal 9")
+    bench.sweep(1.0)
+    await bench.worker_ends("it was killed by signal 9")
+    assert [lost.message for lost in bench.engine.of(WorkerLost)] == [
+        "the worker process made no progress for 10 s and was killed",
+        "the worker process had not loaded the model within 20 s and was killed",
+        "it was killed by signal 9",
+    ]
+
+
+async def test_a_worker_without_work_is_asked_whether_it_is_there_and_killed_when_it_is_not() -> None:
+    bench = Bench()
+    await bench.worker_says(model_ready())
+    heard = len(bench.scheduler.heard)
+    for times in range(1, 4):
+        bench.sweep(4.9)
+        assert len(bench.child.steps) == times - 1, "it is not asked all the time"
+        bench.sweep(0.1)
+        assert bench.child.steps == [NOTHING] * times
+        bench.sweep(9.9)
+        await bench.worker_says(done(NOTHING.step))
+    assert len(bench.scheduler.heard) == heard, "nobody else asked"
+    bench.sweep(5.0)
+    bench.sweep(10.0)
+    assert (bench.child.kills, len(bench.child.steps)) == (0, 4)
+    with capture_logs() as logs:
+        bench.sweep(0.1)
+    assert (bench.child.kills, logs[0]["event"]) == (1, "worker.hung")
+
+
+async def test_a_worker_that_works_is_not_asked_whether_it_is_there() -> None:
+    bench = Bench()
+    await bench.worker_says(model_ready())
+    for step in range(1, 9):
+        bench.say(Step(step, ()))
+        bench.sweep(6.0)
+        await bench.worker_says(done(step))
+        bench.sweep(4.0)
+    assert NOTHING not in bench.child.steps
+
+
+async def test_an_answer_to_nothing_is_no_progress_that_shortens_the_delay() -> None:
+    bench = Bench()
+    for wanted in (0.5, 1.0, 2.0):
+        await bench.worker_says(model_ready())
+        bench.sweep(5.0)
+        await bench.worker_says(done(NOTHING.step))
+        starts = len(bench.child.starts)
+        await bench.worker_ends()
+        bench.sweep(wanted - 0.01)
+        assert len(bench.child.starts) == starts
+        bench.sweep(0.01)
+        assert len(bench.child.starts) == starts + 1
 
 
 async def test_a_steps_time_counts_from_when_it_could_begin() -> None:
@@ -215,113 +207,6 @@ async def test_a_steps_time_counts_from_when_it_could_begin() -> None:
     assert bench.child.kills == 0
     bench.sweep(1.5)
     assert bench.child.kills == 1
-
-
-def kills_of_a_loader(bench: Bench) -> int:
-    """Until long after the time to load is over; checked on the way that it is let have that time."""
-    before = bench.child.kills
-    bench.sweep(20.0)
-    assert bench.child.kills == before
-    with capture_logs() as logs:
-        bench.sweep(0.1)
-        for _ in range(10):
-            bench.sweep(20.0)
-    assert [entry["event"] for entry in logs] == ["worker.hung"] * (bench.child.kills - before)
-    return bench.child.kills - before
-
-
-async def test_a_later_worker_that_does_not_become_ready_is_killed_once_and_started_again() -> None:
-    bench = Bench()
-    await bench.worker_says(ModelFound("tiny", "/folder"), model_ready())
-    await bench.worker_ends()
-    bench.sweep(1.0)
-    assert kills_of_a_loader(bench) == 1
-    await bench.worker_ends("it was killed by signal 9")
-    bench.sweep(1.0)
-    assert len(bench.child.starts) == 3
-    assert kills_of_a_loader(bench) == 1, "its time counts from its own start"
-
-
-async def test_a_first_worker_may_fetch_its_model_for_ever_but_not_load_it_for_ever() -> None:
-    bench = Bench()
-    for _ in range(10):
-        bench.sweep(1000.0)
-    assert bench.child.kills == 0
-    await bench.worker_says(ModelFound("tiny", "/folder"))
-    assert kills_of_a_loader(bench) == 1
-
-
-async def test_a_second_worker_of_which_the_first_never_was_ready_may_fetch_as_well() -> None:
-    bench = Bench()
-    await bench.worker_says(ModelFound("tiny", "/folder"))
-    await bench.worker_ends()
-    bench.sweep(1.0)
-    assert len(bench.child.starts) == 2
-    assert kills_of_a_loader(bench) == 0
-
-
-async def test_a_worker_that_is_ready_or_gone_is_not_loading() -> None:
-    bench = Bench()
-    await bench.worker_says(ModelFound("tiny", "/folder"), model_ready())
-    bench.sweep(1000.0)
-    await bench.worker_ends()
-    bench.sweep(1.0)
-    bench.clock.pass_(19.9)
-    await bench.worker_ends()
-    bench.sweep(0.2)
-    assert len(bench.child.starts) == 2, "the third is not due yet"
-    bench.sweep(1.0)
-    assert len(bench.child.starts) == 3
-    bench.sweep(19.9)
-    assert bench.child.kills == 0
-
-
-LOADER = """
-import os, pathlib, signal, socket, struct, sys
-
-import msgspec
-
-from protocol.messages import ModelFound
-from tests.actors.recorders import model_ready
-
-pair, stopped_before = socket.socket(fileno=int(sys.argv[2])), pathlib.Path(sys.argv[1])
-
-def send(message):
-    body = msgspec.msgpack.encode(message)
-    pair.sendall(struct.pack("<I", len(body)) + body)
-
-send(ModelFound("tiny", str(os.getpid())))
-if not stopped_before.exists():
-    stopped_before.touch()
-    os.kill(os.getpid(), signal.SIGSTOP)
-send(model_ready())
-while pair.recv(4096):
-    pass
-"""
-
-
-async def test_a_real_loader_that_is_stopped_is_killed_and_the_next_one_serves(tmp_path: Path) -> None:
-    bench = Bench(WorkerProcess((sys.executable, "-c", LOADER, str(tmp_path / "stopped"))))
-
-    async def hear(kind: type[ExecutorInbox]) -> ExecutorInbox:
-        while True:
-            bench.say(message := await bench.mailbox.take())
-            if isinstance(message, kind):
-                return message
-
-    try:
-        async with asyncio.timeout(60):
-            found = await hear(ModelFound)
-            assert isinstance(found, ModelFound)
-            await asyncio.to_thread(os.waitid, os.P_PID, int(found.folder), os.WSTOPPED | os.WNOWAIT)
-            bench.sweep(20.1)
-            gone = await hear(WorkerGone)
-            assert gone == WorkerGone(1, "the worker process was killed by signal 9")
-            bench.sweep(1.0)
-            await hear(ModelReady)
-    finally:
-        await bench.worker.close()
-    assert [type(message) for message in bench.engine.heard] == [ModelFound, WorkerLost, ModelFound, ModelReady]
 
 
 async def test_a_first_worker_that_refuses_its_model_is_the_end_and_is_not_started_again() -> None:

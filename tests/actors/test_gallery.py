@@ -9,18 +9,12 @@ from msgspec import structs
 from actors import gallery_taps
 from actors.vocabulary import Vocabulary
 from protocol.turns import Hello
+from tests.actors.engine_house import CONFIG, ONE_AT_A_TIME
 from tests.actors.gallery_house import GalleryHouse, all_ended, keep, play
-from tests.actors.test_engine import CONFIG, ONE_AT_A_TIME
-from tests.simulation.seeds import small_vocabulary
 from tests.simulation.sockets import Response
 from tests.simulation.watchers import decode
 
 SECRET = "zebra"
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    return small_vocabulary()
 
 
 @pytest.mark.parametrize("traced", [False, True])

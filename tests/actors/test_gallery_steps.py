@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from actors.gallery_steps import MOST_PARTS, MOST_PARTS_OF_ONE, MOST_STEPS, NOBODY, Steps, parts
-from actors.gallery_taps import HeardDone, HeardStep
+from actors.gallery_taps import HeardDone, HeardFailed, HeardStep
 from actors.scheduling.costs import Costs
 from protocol.turns import Part
 
@@ -13,13 +13,14 @@ COEFFICIENTS = (0.002, 1e-4, 1e-6, 1e-7, 5e-4, 1e-6)
 COSTS = Costs(coefficients=COEFFICIENTS)
 
 
-def step(number: int, *chunks: tuple[str, int, int]) -> HeardStep:
+def step(number: int, *chunks: tuple[str, int, int], behind: int = 0) -> HeardStep:
     """Chunks: whose, from where, how many tokens."""
     return HeardStep(
         number,
         tuple(chunk[0] for chunk in chunks),
         tuple(chunk[1] for chunk in chunks),
         tuple(chunk[2] for chunk in chunks),
+        behind,
     )
 
 
@@ -31,7 +32,7 @@ def drawn(request: str) -> tuple[int, int] | None:
 def run(steps: Steps, *took_s: float, rows: int = 1) -> None:
     for number, took in enumerate(took_s, start=1):
         steps.begin(step(number, *((f"r{row + 1}", 200, 1) for row in range(rows))), number * 10.0)
-        steps.end(HeardDone(number, took))
+        steps.end(HeardDone(number, took), number * 10.0 + took)
 
 
 def test_a_step_is_shared_by_what_its_parts_cost() -> None:
@@ -114,8 +115,8 @@ def test_what_a_lost_worker_had_begun_is_not_shown() -> None:
     steps = Steps()
     steps.begin(step(1, ("r1", 0, 5)), 1.0)
     steps.lose()
-    steps.end(HeardDone(1, 0.01))
-    steps.end(HeardDone(2, 0.01))
+    steps.end(HeardDone(1, 0.01), 2.0)
+    steps.end(HeardDone(2, 0.01), 3.0)
     assert steps.take(COEFFICIENTS, drawn, 0.0) == ((), (0, 0.0))
 
 
@@ -123,7 +124,33 @@ def test_a_step_whose_end_was_not_heard_is_forgotten_with_the_next() -> None:
     steps = Steps()
     for number in (1, 2):
         steps.begin(step(number, ("r1", number, 1)), float(number))
-    steps.end(HeardDone(2, 0.004))
+    steps.end(HeardDone(2, 0.004), 3.0)
     shown, _ = steps.take((), drawn, 0.0)
     assert [(one.step, one.parts) for one in shown] == [(2, (Part(1, "prefill", 2, 1, 4.0),))]
     assert not steps._running
+
+
+def test_a_step_that_waited_behind_another_begins_when_that_one_has_ended() -> None:
+    """Results are heard some milliseconds after their ends, sometimes more and sometimes less."""
+    steps = Steps()
+    row = ("r1", 200, 1)
+    steps.begin(step(1, row), 10.0)
+    steps.begin(step(2, row, behind=1), 10.001)
+    steps.end(HeardDone(1, 0.1), 10.107)
+    steps.begin(step(3, row, behind=2), 10.108)
+    steps.end(HeardDone(2, 0.1), 10.203)
+    steps.end(HeardDone(3, 0.05), 10.300)
+    shown, _ = steps.take(COEFFICIENTS, drawn, 0.0)
+    assert [(one.at, one.took_ms) for one in shown] == [(10.0, 100.0), (10.103, 100.0), (10.25, 50.0)]
+
+
+def test_a_step_that_was_not_run_is_not_shown() -> None:
+    steps = Steps()
+    steps.begin(step(1, ("r1", 0, 5)), 1.0)
+    steps.fail(HeardFailed(1))
+    steps.fail(HeardFailed(2))
+    steps.begin(step(3, ("r1", 0, 2)), 2.0)
+    steps.end(HeardDone(3, 0.5), 2.5)
+    shown, left_out = steps.take(COEFFICIENTS, drawn, 0.0)
+    assert [one.step for one in shown] == [3]
+    assert left_out == (0, 0.0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from actors.actor import Mailbox
-from actors.gallery_taps import HEARD, Anew, HeardDone, HeardStep, HeardTokens, Taps
+from actors.gallery_taps import HEARD, Anew, HeardDone, HeardFailed, HeardStep, HeardTokens, Taps
 from actors.tracing import Tracer, mailboxes
 from protocol.messages import (
     Chunk,
@@ -16,6 +16,7 @@ from protocol.messages import (
     Started,
     Step,
     StepDone,
+    StepFailed,
     TokenRow,
     Tokens,
     TokensTaken,
@@ -46,11 +47,12 @@ async def handled(box: Mailbox[Any], *messages: Any) -> list[Any]:
     [
         ("admission", enqueue("r"), enqueue("r")),
         ("scheduler", StepDone(4, (SampledToken(3),), 0.02), HeardDone(4, 0.02)),
+        ("scheduler", StepFailed(4, "no memory"), HeardFailed(4)),
         ("scheduler", WorkerLost("gone", 1.0), WorkerLost("gone", 1.0)),
         (
             "executor",
-            Step(4, (Chunk("r", 8, token_bytes([1, 2]), b"blocks"), Chunk("q", 3, token_bytes([5]), b""))),
-            HeardStep(4, ("r", "q"), (8, 3), (2, 1)),
+            Step(4, (Chunk("r", 8, token_bytes([1, 2]), b"blocks"), Chunk("q", 3, token_bytes([5]), b"")), behind=3),
+            HeardStep(4, ("r", "q"), (8, 3), (2, 1), behind=3),
         ),
         ("detokeniser", Tokens(4, 7.0, (TokenRow("r", SampledToken(1)),)), HeardTokens(7.0, ("r",))),
         ("connection 12", Started("r", 5.0), Started("r", 5.0)),

@@ -11,16 +11,9 @@ from actors import gallery_lives
 from actors.gallery import TICK_S, Gallery
 from actors.vocabulary import Vocabulary
 from protocol.messages import Tick, WatcherCame
+from tests.actors.engine_house import ONE_AT_A_TIME, POISON
 from tests.actors.gallery_house import GalleryHouse, all_ended, keep, play
-from tests.actors.test_engine import ONE_AT_A_TIME, POISON
-from tests.simulation.seeds import small_vocabulary
 from tests.simulation.sockets import Response
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    return small_vocabulary()
-
 
 # --- nothing depends on it ---
 

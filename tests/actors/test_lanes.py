@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.lanes import Lanes, Refuse, Run, Turn, Withdraw
+from actors.lanes import Lanes, Refuse, Rejoin, Run, Turn, Withdraw
 from protocol.errors import invalid_request
 from protocol.responses import ResponseCreate
 
@@ -268,3 +268,38 @@ def test_every_request_gets_one_turn_in_the_order_of_its_lane(script: list[tuple
     assert answered == asked
     assert lanes.idle
     assert lanes.refusals == 0
+
+
+def test_a_response_that_goes_on_takes_its_place_in_its_lane_like_a_request() -> None:
+    lanes = new_lanes(running=1)
+    again = Rejoin("a", "resp_1", 4, 10)
+    lanes.ask(create("a", "first"), 0.0, 1)
+    lanes.rejoin(again)
+    lanes.ask(create("a", "second"), 0.0, 1)
+    assert inputs(turns(lanes)) == ["first"]
+    lanes.ended("a")
+    assert turns(lanes) == [again]
+    assert turns(lanes) == [], "the lane is taken"
+    lanes.ended("a")
+    assert inputs(turns(lanes)) == ["second"]
+
+
+def test_a_response_that_goes_on_counts_among_those_that_run_and_those_that_wait() -> None:
+    lanes = new_lanes(running=1, waiting=1)
+    lanes.ask(create("a", "first"), 0.0, 1)
+    lanes.rejoin(Rejoin("b", "resp_1", 4, 10))
+    lanes.rejoin(Rejoin("b", "resp_2", 4, 10))
+    assert inputs(turns(lanes)) == ["first"]
+    assert lanes.refusals == 1
+    lanes.ended("a")
+    assert [type(turn) for turn in turns(lanes)] == [Rejoin]
+
+
+def test_one_that_is_cancelled_while_it_waits_still_has_its_turn() -> None:
+    lanes = new_lanes()
+    lanes.ask(create("a"), 0.0, 1)
+    turns(lanes)
+    lanes.rejoin(Rejoin("a", "resp_1", 4, 10))
+    lanes.withdraw("a")
+    lanes.ended("a")
+    assert turns(lanes) == [Rejoin("a", "resp_1", 4, 10, cancelled=True)]

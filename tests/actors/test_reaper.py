@@ -15,9 +15,11 @@ from protocol.messages import (
     AuditRequest,
     CloseConnection,
     ConnectionClosed,
+    Detached,
     Drain,
     Drained,
     Expire,
+    GraceOver,
     Released,
     Sweep,
     Tick,
@@ -178,7 +180,7 @@ def socket(
 @pytest.mark.parametrize(
     ("watch", "after_s", "code", "reason"),
     [
-        (socket(busy=True, stalled_since=100.0), 60.0, 1008, "nothing was read for 60 seconds"),
+        (socket(busy=True, stalled_since=100.0), 60.0, 1008, "too little was read for 1 minute"),
         (socket(), 600.0, 1000, "idle for 10 minutes"),
         (socket(busy=True), 3600.0, 1001, "a connection lasts 60 minutes"),
     ],
@@ -318,3 +320,43 @@ async def test_a_message_it_fails_on_is_lost_and_it_lives_on() -> None:
         await asyncio.gather(task, return_exceptions=True)
     assert tower.actor.alive == 1
     assert [(entry["event"], entry["message"]) for entry in logs] == [("actor.failed", "Drain")]
+
+
+# --- responses that nobody reads ---
+
+
+def test_a_response_that_nobody_reads_is_given_up_once_its_time_is_over() -> None:
+    tower = Watchtower()
+    tower.say(Detached("r", 1, 101.0), Detached("s", 2, 500.0))
+    tower.tick(0.9)
+    assert tower.connections[1].of(GraceOver) == []
+    tower.tick(0.3)
+    tower.tick(0.3)
+    assert tower.connections[1].of(GraceOver) == [GraceOver("r", 101.2)]
+    assert tower.connections[2].of(GraceOver) == []
+
+
+def test_a_response_that_is_read_again_is_not_given_up() -> None:
+    tower = Watchtower()
+    tower.say(Detached("r", 1, 101.0), Detached("r", 1, None))
+    tower.tick(5.0)
+    assert tower.connections[1].of(GraceOver) == []
+
+
+def test_a_detached_response_of_which_the_reaper_lost_the_news_is_not_kept_for_ever() -> None:
+    tower = Watchtower()
+    tower.actor.lose(Detached("r", 1, 101.0), RuntimeError())
+    assert tower.connections[1].of(GraceOver) == [GraceOver("r", 101.0)]
+
+
+def test_a_request_of_which_the_reaper_lost_the_news_is_no_leak() -> None:
+    tower = Watchtower()
+    tower.actor.lose(Watch("r", LATER, None), RuntimeError())
+    assert alarms(tower, report("r"), report("r")) == []
+
+
+def test_what_a_lost_worker_took_with_it_is_waited_for_by_nobody_though_the_reaper_lost_the_news() -> None:
+    tower = Watchtower()
+    tower.say(Watch("r", LATER, None))
+    tower.actor.lose(WorkerLost("it is gone", 100.0), RuntimeError())
+    assert alarms(tower, report("r"), report("r")) == ["audit.requests"]

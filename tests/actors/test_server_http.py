@@ -7,6 +7,13 @@ import json
 import pytest
 from openai import AsyncOpenAI
 
+from actors.http_answers import error_answer
+from protocol.errors import (
+    WireError,
+    authentication_failed,
+    server_overloaded,
+    websocket_connection_limit_reached,
+)
 from tests.actors.server_house import MODEL, MakeHouse, refusal
 
 
@@ -80,6 +87,10 @@ async def test_a_post_is_told_of_the_websocket_whatever_its_body(make_house: Mak
     assert (status, headers["allow"]) == (405, "GET, HEAD, OPTIONS")
     assert "WebSocket at /v1/responses" in json.loads(body)["error"]["message"]
     assert (await house.http("DELETE / HTTP/1.1\nHost: x"))[0] == 405
+    for path in ("/", "/v1/responses"):
+        status, _, body = await house.http(f"{'A' * 7_000} {path} HTTP/1.1\nHost: x")
+        assert status == 405
+        assert len(body) < 1_000, "what was sent is not sent back"
 
 
 async def test_a_get_of_the_websocket_without_an_upgrade_is_told_so(make_house: MakeHouse) -> None:
@@ -193,7 +204,7 @@ async def test_a_server_that_loads_says_so_to_everyone(make_house: MakeHouse) ->
     house.health.down("The model is being loaded.")
     status, headers, body = await house.get("/v1/models")
     assert (status, json.loads(body)["error"]["code"]) == (503, "server_overloaded")
-    assert "retry-after-ms" in headers
+    assert (headers["retry-after-ms"], headers["retry-after"]) == ("1000", "1")
     status, error = await refusal(house)
     assert (status, error["message"]) == (503, "The model is being loaded. Try again in 1.0 s.")
 
@@ -206,3 +217,16 @@ async def test_a_listed_page_may_ask_for_the_models(make_house: MakeHouse) -> No
     assert headers["access-control-allow-headers"] == "Authorization"
     _, headers, _ = await house.http(head.format("https://evil.example"))
     assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (websocket_connection_limit_reached(3, 1000.5), "2"),
+        (server_overloaded("Full", 40.0), "1"),
+        (authentication_failed(), None),
+    ],
+)
+def test_who_may_come_again_is_told_when_in_the_standards_words_too(error: WireError, seconds: str | None) -> None:
+    """In whole seconds, and never too soon."""
+    assert error_answer(error).headers.get("Retry-After") == seconds

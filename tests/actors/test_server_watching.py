@@ -21,7 +21,6 @@ from actors.tracing import Tracer
 from actors.vocabulary import Vocabulary
 from protocol.turns import Frame, Hello, Life
 from tests.actors.server_house import House, MakeHouse
-from tests.simulation.seeds import small_vocabulary
 from tests.simulation.watchers import decode
 from tests.simulation.worker import FakeWorker
 
@@ -122,6 +121,19 @@ async def test_so_many_may_watch_and_another_when_one_has_left(make_house: MakeH
     await clients[1].close()
 
 
+async def test_one_key_leaves_places_to_watch_from_to_the_others(make_house: MakeHouse) -> None:
+    house = await make_house(None, Watched(), keys={"shop": "sesame", "blog": "mellon"}, watchers=4)
+    shop, blog = ({"Authorization": f"Bearer {key}"} for key in ("sesame", "mellon"))
+    clients = [await connect(turns(house), additional_headers=shop) for _ in range(2)]
+    status, error = await refusal(house, additional_headers=shop)
+    assert (status, error["code"]) == (503, "server_overloaded")
+    assert error["message"].startswith("All places to watch from that this key may have, of 4, are taken.")
+    async with connect(turns(house), additional_headers=blog):
+        pass
+    for client in clients:
+        await client.close()
+
+
 async def test_watchers_count_among_the_connections(make_house: MakeHouse) -> None:
     house = await make_house(None, Watched(), connections=1)
     async with connect(turns(house)):
@@ -190,11 +202,6 @@ class Watching:
     @property
     def over(self) -> bool:
         return bool(self.lives) and all(life.ended_at is not None for life in self.lives.values())
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    return small_vocabulary()
 
 
 @pytest.fixture(params=[False, True], ids=["", "traced"])

@@ -50,6 +50,14 @@ def test_a_key_s_best_tier_bounds_who_asks_for_none_and_who_brings_targets() -> 
     assert tiers.resolve("default", 1.0, 2_000.0, "anna") == ("flex", 60.0, 2.0)
 
 
+def test_a_key_s_tightest_targets_bound_its_tier_s_and_its_own() -> None:
+    tiers = Tiers(floors={"anna": Target(1_500, 0)})
+    assert tiers.resolve("ultrafast", None, None, "anna") == ("ultrafast", 1.5, 0.1)
+    assert tiers.resolve(None, 20.0, 20.0, "anna") == ("default", 1.5, 0.02)
+    assert tiers.resolve("flex", None, None, "anna") == ("flex", 60.0, 1.0)
+    assert tiers.resolve(None, 20.0, 20.0, "bert") == ("default", 0.02, 0.02)
+
+
 def test_a_tier_like_the_key_s_best_keeps_its_name() -> None:
     assert Tiers(best={"anna": "default"}).resolve("scale", None, None, "anna") == ("scale", 5.0, 0.25)
 

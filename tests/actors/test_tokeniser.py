@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from actors.chat_template import PromptRefused
 from actors.sampling_defaults import SamplingDefaults
 from actors.targets import Tiers, table_of
 from protocol.input_items import Message
@@ -106,9 +107,7 @@ async def test_a_prompt_the_template_refuses_is_an_invalid_request() -> None:
         longest_token = None
 
         def prompt(self, messages: Sequence[Message]) -> list[int]:
-            return chat_vocabulary().prompt(
-                [Message("user", "<|im_end|>" + "".join(map(chr, range(0xF0000, 0xF0040))))]
-            )
+            raise PromptRefused("This model does not take these messages.")
 
     stage = Stage(Refusing())
     await stage.ask()
@@ -176,7 +175,7 @@ async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
     await stage.ask(input=turns, truncation=truncation, generate=False)
     (refused,) = stage.readers[0].of(Refused)
     assert refused.error.code == "context_length_exceeded"
-    assert "The prompt is at least 11 tokens; this model's context is 10." in refused.error.message
+    assert "The prompt is at least 11 tokens; a prompt and its answer may have 10 together." in refused.error.message
     assert stage.work == []
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from actors.scheduling.allowances import Allowances
 from protocol.input_items import Message
 from protocol.messages import (
     Cancel,
@@ -34,12 +35,34 @@ async def test_only_so_many_long_prompts_wait() -> None:
     assert len(stage.work) == 2
 
 
+async def test_what_a_key_asks_beyond_its_minute_is_not_tokenised_and_the_others_go_on() -> None:
+    allowances = Allowances({"anna": 2})
+    stage = Stage(allowances=allowances)
+    await stage.send(*(ask(name, tenant="anna", input=LONG) for name in "abc"))
+    assert len(stage.work) == 2, "two are being read, and that is all it may ask"
+    assert stage.refusal() == "rate_limit_exceeded"
+    await stage.send(ask("other", connection=2, tenant="bert", input=LONG))
+    assert len(stage.work) == 3
+    assert stage.refusal(2) is None
+    for work in stage.work:
+        work()
+    await stage.send()
+    for _ in range(2):
+        allowances.count("anna", stage.now)  # as admission does
+    await stage.send(ask("d", tenant="anna", input=LONG), ask("short", tenant="anna"))
+    assert len(stage.work) == 3
+    assert [enqueue.request for enqueue in stage.admission.of(Enqueue)] == ["a", "b", "other"]
+    stage.now += 60.0
+    await stage.send(ask("e", tenant="anna", input=LONG))
+    assert len(stage.work) == 4
+
+
 async def test_many_short_messages_are_a_long_prompt() -> None:
     stage = Stage()
-    await stage.ask("few", input=(Message("user", ""),) * 60)
-    await stage.ask("many", input=(Message("user", ""),) * 70)
-    await stage.answered("half", "", input=(Message("user", ""),) * 40)
-    await stage.ask("both", input=(Message("user", ""),) * 40, previous_response_id="half")
+    await stage.ask("few", input=(Message("user", ""),) * 30)
+    await stage.ask("many", input=(Message("user", ""),) * 35)
+    await stage.answered("half", "", input=(Message("user", ""),) * 20)
+    await stage.ask("both", input=(Message("user", ""),) * 20, previous_response_id="half")
     assert [enqueue.request for enqueue in stage.admission.of(Enqueue)] == ["few", "half"]
     assert len(stage.work) == 2
 

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-import pytest
 from structlog.testing import capture_logs
 
 from actors.reaper import Patience
@@ -14,16 +13,10 @@ from actors.trace_lines import line_of
 from actors.tracing import Tracer
 from actors.vocabulary import Vocabulary
 from protocol.trace import TraceLine
-from tests.actors.test_engine import CONFIG, LONGEST_S, POISON, House
+from tests.actors.engine_house import CONFIG, LONGEST_S, POISON, House
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.seeds import small_vocabulary
 
 SECRET = "zebra"
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    return small_vocabulary()
 
 
 def traced(scene: Callable[[House], Coroutine[Any, Any, None]], vocabulary: Vocabulary) -> list[TraceLine]:

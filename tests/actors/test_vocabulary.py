@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from tokenizers import processors
 
-from actors.chat_template import PromptRefused
 from actors.vocabulary import Vocabulary
 from protocol.input_items import Message
 from tests.actors.vocabularies import (
@@ -69,10 +68,11 @@ def test_private_characters_of_a_client_stay_in_its_text() -> None:
     assert text in byte_level().decode(tokens, skip_special_tokens=False)
 
 
-def test_a_text_that_leaves_no_private_character_is_refused() -> None:
-    text = "".join(chr(0xF0000 + n) for n in range(64)) + "<|im_end|>"
-    with pytest.raises(PromptRefused):
-        chat_vocabulary().prompt([Message("user", text)])
+def test_no_private_character_means_anything() -> None:
+    text = "".join(chr(0xF0000 + n) for n in range(64)) + "\U000f00000\U000f0001<|im_end|>"
+    tokens = chat_vocabulary().prompt([Message("user", "Hi"), Message("user", text)])
+    assert text in byte_level().decode(tokens, skip_special_tokens=False)
+    assert tokens.count(2) == 2
 
 
 def test_a_model_without_a_chat_template_gets_the_text_and_its_own_beginning() -> None:

@@ -7,15 +7,18 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from actors import worker_process
 from actors.worker_process import WorkerProcess
 from protocol.messages import Chunk, FromWorker, LoadModel, ModelFound, SampledToken, Step, StepDone
+from tests.actors.taken_files import all_files_taken_but, open_files
 
 FRAMING = """
 import os, signal, socket, struct, sys, time
@@ -212,6 +215,35 @@ async def test_a_command_that_is_not_there_is_an_end_with_a_reason() -> None:
     heard = start(process)
     assert (await heard.ending()).startswith("the worker process could not be started: ")
     await process.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_one_for_which_too_few_files_are_left_is_gone_with_a_reason_and_loses_none(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def scenario() -> None:
+        process, left = child(ECHO), 0
+        # What a loop opens once, for all its children.
+        await (await asyncio.create_subprocess_exec("true")).wait()
+        before = open_files()
+        while process.pid is None:
+            assert left < 40, "however many files are left, it is not started"
+            with all_files_taken_but(left):
+                heard = start(process)
+                first = asyncio.ensure_future(heard.next())
+                ended = asyncio.ensure_future(heard.ending())
+                await asyncio.wait((first, ended), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                assert "could not be started: [Errno 24] Too many open files" in ended.result()
+                first.cancel()
+                assert open_files() == before, f"with {left} files left"
+            left += 1
+        assert left > 1
+        assert isinstance(await first, ModelFound)
+        await process.close()
+        assert await ended == "the worker process was killed by signal 9"
+
+    run(scenario())
 
 
 async def test_what_cannot_be_said_to_the_child_ends_it_with_a_reason() -> None:

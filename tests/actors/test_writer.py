@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.writer import Writer
+from actors.writer import PROGRESS_BYTES, Writer
 
 
 class Gate:
@@ -154,3 +154,60 @@ def test_the_reader_is_behind_by_what_came_while_something_waited(script: list[l
             await writing
 
     asyncio.run(play())
+
+
+class Watched:
+    """A writer whose clock is turned by hand, and what it says of its reader."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.now = 100.0
+        self.writer = Writer(
+            gate, clock=lambda: self.now, stall_s=0.001, on_idle=lambda: None, on_stall=lambda: self._told.set()
+        )
+        self._told = asyncio.Event()
+
+    async def told(self) -> float | None:
+        """Since when it is stalled, when it says so next."""
+        await self._told.wait()
+        self._told.clear()
+        return self.writer.stalled_since
+
+
+async def test_a_reader_who_takes_but_a_trickle_is_as_good_as_stuck() -> None:
+    gate = Gate()
+    watched = Watched(gate)
+    writing = asyncio.create_task(watched.writer.write())
+    frame = b"x" * (PROGRESS_BYTES // 4)
+    watched.writer.put([frame] * 12)
+    watched.now = 110.0
+    assert await watched.told() == 100.0
+    for now in (115.0, 120.0, 125.0):
+        watched.now = now
+        gate.open()
+        await turn()
+        assert watched.writer.stalled_since == 100.0, "one frame is no progress"
+    watched.now = 130.0
+    gate.open()
+    assert await watched.told() is None
+    watched.now = 131.0
+    assert await watched.told() == 130.0, "and from there it counts again"
+    watched.writer.drop()
+    writing.cancel()
+
+
+async def test_a_reader_who_has_taken_all_there_is_is_not_stuck_however_little_it_was() -> None:
+    gate = Gate()
+    watched = Watched(gate)
+    writing = asyncio.create_task(watched.writer.write())
+    watched.writer.put([b"a", b"b"])
+    watched.now = 110.0
+    assert await watched.told() == 100.0
+    gate.open()
+    gate.open()
+    assert await watched.told() is None
+    watched.now = 150.0
+    watched.writer.put([b"c"])
+    watched.now = 151.0
+    assert await watched.told() == 150.0
+    watched.writer.drop()
+    writing.cancel()
