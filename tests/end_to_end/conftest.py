@@ -1,6 +1,6 @@
 """Servers that a whole session shares, one a way of being configured; each starts when a test first asks for it."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -59,27 +59,64 @@ def noisy(noisy_folder: Path) -> Reference:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Starts a server that lives until the session ends."""
     with ExitStack() as stack:
-        yield lambda *arguments: stack.enter_context(serving(tmp_path_factory.mktemp("server"), *arguments))
+        yield lambda *arguments, **how: stack.enter_context(
+            serving(tmp_path_factory.mktemp("server"), *arguments, **how)
+        )
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Start]:
     """Starts a server for this test alone: one that is to come to harm."""
     with ExitStack() as stack:
-        yield lambda *arguments: stack.enter_context(serving(tmp_path / "server", *arguments))
+        yield lambda *arguments, **how: stack.enter_context(serving(tmp_path / "server", *arguments, **how))
+
+
+ONE_AT_A_TIME: Mapping[str, Any] = {}
+OVERLAPPED: Mapping[str, Any] = {"module": "tests.end_to_end.slow_device"}
+"""How a server is started: as usual, and on a device that takes time, where a step is planned while one runs."""
+
+
+def most_tests_server(shared: Start, folder: Path, how: Mapping[str, Any]) -> Server:
+    return shared("--model", str(folder), "--dtype", "float32", "--chunk-tokens", "64", **how)
+
+
+def one_by_one_server(shared: Start, folder: Path, how: Mapping[str, Any]) -> Server:
+    arguments = ("--model", str(folder), "--dtype", "float32", "--max-running", "1", "--chunk-tokens", "16")
+    return shared(*arguments, **how)
 
 
 @pytest.fixture(scope="session")
-def server(shared: Start, legible_folder: Path) -> Server:
+def plain_server(shared: Start, legible_folder: Path) -> Server:
+    return most_tests_server(shared, legible_folder, ONE_AT_A_TIME)
+
+
+@pytest.fixture(scope="session")
+def server(plain_server: Server) -> Server:
     """The one for most tests: prefill in chunks of 64, room for everyone."""
-    return shared("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "64")
+    return plain_server
 
 
 @pytest.fixture(scope="session")
-def narrow(shared: Start, noisy_folder: Path) -> Server:
+def overlapped_server(shared: Start, legible_folder: Path) -> Server:
+    """The same, two steps in flight."""
+    return most_tests_server(shared, legible_folder, OVERLAPPED)
+
+
+@pytest.fixture(scope="session")
+def plain_narrow(shared: Start, noisy_folder: Path) -> Server:
+    return one_by_one_server(shared, noisy_folder, ONE_AT_A_TIME)
+
+
+@pytest.fixture(scope="session")
+def narrow(plain_narrow: Server) -> Server:
     """One request at a time, in small chunks; the model writes any bytes."""
-    arguments = ("--model", str(noisy_folder), "--dtype", "float32", "--max-running", "1", "--chunk-tokens", "16")
-    return shared(*arguments)
+    return plain_narrow
+
+
+@pytest.fixture(scope="session")
+def overlapped_narrow(shared: Start, noisy_folder: Path) -> Server:
+    """The same, two steps in flight."""
+    return one_by_one_server(shared, noisy_folder, OVERLAPPED)
 
 
 @pytest.fixture(scope="session")

@@ -25,13 +25,14 @@ from typing import Any, TypeVar
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-URL = re.compile(r"ws://[\d.]+:(\d+)/v1/responses")
+URL = re.compile(r"wss?://[\w.]+:(\d+)/v1/responses")
 START_S = 120.0
 """Far more than a start takes: a test that waits so long has failed for another reason than a busy machine."""
 LEAVE_S = 30.0
 PATIENCE_S = 60.0
 LOOK_AGAIN_S = 0.005
-KEPT_FROM_LOOKING_S = 1.0
+KEPT_FROM_LOOKING_S = 5.0
+"""Of a busy machine; no keepalive and no patience of a server ends in so short a time."""
 
 Found = TypeVar("Found")
 
@@ -172,6 +173,12 @@ class Server:
 
         return (await until(code, within_s, "exit"))[0]
 
+    def kill(self) -> None:
+        """End it now, if it has not ended, and wait for that."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
@@ -254,10 +261,16 @@ class Server:
         return await until(look, what="scrape as wanted")
 
 
-def start(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, port: int = 0) -> Server:
-    """Begin a server that writes to `folder`, and do not wait for it."""
+def start(
+    folder: Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    port: int = 0,
+    module: str = "actors.cli",
+) -> Server:
+    """Begin a server that writes to `folder`, and do not wait for it. `module`: what Python runs for `rota`."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "actors.cli", "serve", "--port", str(port), "--log-format", "json", *arguments]
+    command = [sys.executable, "-m", module, "serve", "--port", str(port), "--log-format", "json", *arguments]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as errors:
         process = subprocess.Popen(
@@ -272,12 +285,14 @@ def start(folder: Path, *arguments: str, environment: Mapping[str, str] | None =
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[Server]:
+def serving(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, module: str = "actors.cli"
+) -> Iterator[Server]:
     """A server that is ready. At the end it is told to leave, and must do so with exit code 0 and no defect logged.
 
     At once, since nobody is there any more: some are started with a grace time far longer than is waited here.
     """
-    server = start(folder, *arguments)
+    server = start(folder, *arguments, environment=environment, module=module)
     try:
         server.wait_until_ready()
         yield server
@@ -288,9 +303,7 @@ def serving(folder: Path, *arguments: str) -> Iterator[Server]:
         assert said == [], "the server found a defect in itself"
         assert "Traceback" not in server.errors
     finally:
-        if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait()
+        server.kill()
 
 
 def run_to_its_end(
@@ -304,3 +317,14 @@ def run_to_its_end(
         server.process.kill()
         server.process.wait()
     return code, server.output, server.errors
+
+
+@contextmanager
+def killed_at_last(folder: Path, *arguments: str) -> Iterator[Server]:
+    """A server that comes to harm: it need not leave in order."""
+    server = start(folder, *arguments)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.kill()

@@ -5,12 +5,11 @@ looked at closer, opposite a server that says what it is told to, is `tests/web/
 """
 
 import asyncio
-import contextlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -20,7 +19,8 @@ from playwright.async_api import Browser, BrowserContext, Locator, Page, WebSock
 
 from kernels.byte_tokeniser import VOCABULARY
 from tests.end_to_end.conftest import CONTEXT, Start, legible_model
-from tests.end_to_end.server import LEAVE_S, LOOK_AGAIN_S, Server, serving, start
+from tests.end_to_end.line import Line
+from tests.end_to_end.server import LOOK_AGAIN_S, Server, killed_at_last, serving
 from tests.web.conftest import watched_page
 
 PATIENCE_MS = 60_000
@@ -221,9 +221,6 @@ async def test_a_server_that_is_killed_and_comes_back_leaves_the_text_and_a_way_
         written = await answer_of(page)
         server.process.kill()
         server.process.wait()
-        await expect(ended(page)).to_have_text(
-            re.compile(r"^Interrupted: the connection was lost after [\d,]+ characters\.$")
-        )
         await expect(state(page)).to_have_text("Offline")
         await expect(page.locator(".notice")).to_contain_text("The server cannot be reached. Trying again in")
         kept = await answer_of(page)
@@ -233,6 +230,9 @@ async def test_a_server_that_is_killed_and_comes_back_leaves_the_text_and_a_way_
         # Nobody has touched the page: it looks for its server by itself.
         await expect(state(page)).to_have_text("Your turn", timeout=PATIENCE_MS)
         await expect(page.locator(".notice")).to_be_hidden()
+        await expect(ended(page)).to_have_text(
+            re.compile(r"^Interrupted: the connection was lost after [\d,]+ characters\.$")
+        )
         await page.get_by_role("button", name="Try again").click()
         await expect(page.locator(".answer")).to_have_count(3)
         await grows(page)
@@ -288,6 +288,36 @@ async def test_a_moment_offline_is_said_and_costs_no_text(
     await expect(page.locator(".answer")).to_have_count(1)
 
 
+async def test_a_line_that_is_cut_in_mid_answer_costs_it_no_word(open_tab: OpenTab, endless: Server) -> None:
+    await endless.empty()
+    known = len(endless.logged("request.finished"))
+    async with Line(endless) as line:
+        page = await open_tab(line)
+        wire = Wire(page)
+        await page.reload()
+        await expect(state(page)).to_have_text("Your turn")
+        await ask(page, "Begin.")
+        for _ in range(3):
+            await grows(page)
+            line.cut()
+            await expect(page.locator(".notice")).to_contain_text("Trying again in")
+            line.mend()
+            await expect(page.locator(".notice")).to_be_hidden()
+        await grows(page)
+        text = await stop(page)
+    assert len(wire.asked) == 1
+    (finished,) = await endless.finished_since(known)
+    assert finished["finish_reason"] == "cancelled"
+    assert finished["resumed"] == 3
+    assert finished["delivered_chars"] == len(text)
+    # The same question has the same answer: nothing is missing in the first one, and nothing is in it twice.
+    straight = await open_tab(endless)
+    await ask(straight, "Begin.")
+    await grows(straight, by=len(text))
+    assert (await stop(straight)).startswith(text)
+    await endless.empty()
+
+
 async def test_a_line_that_is_cut_in_mid_answer_and_a_long_time_offline(
     open_tab: OpenTab, context: BrowserContext, endless: Server
 ) -> None:
@@ -300,12 +330,14 @@ async def test_a_line_that_is_cut_in_mid_answer_and_a_long_time_offline(
         written = await answer_of(page)
         # Of a socket that stands the browser's switch keeps everything back, its end too. So the line is cut first.
         line.cut()
-        await expect(ended(page)).to_have_text(re.compile("^Interrupted: the connection was lost after"))
         await expect(state(page)).to_have_text("Offline")
         await expect(page.locator(".notice")).to_contain_text("Trying again in")
         await context.set_offline(True)
         line.mend()
         await expect(page.locator(".notice")).to_contain_text("The server cannot be reached. Trying again in")
+        # It is kept for half a minute, there and here.
+        interrupted = re.compile("^Interrupted: the connection was lost after")
+        await expect(ended(page)).to_have_text(interrupted, timeout=PATIENCE_MS)
         kept = await answer_of(page)
         assert kept.startswith(written)
         await endless.empty()
@@ -367,62 +399,3 @@ async def freed_after(server: Server, page: Page, before: int) -> float:
         f"blocks back {(seen - closed) * 1e3:.0f} ms after the tab was closed, which took {(closed - began) * 1e3:.0f}"
     )
     return seen - closed
-
-
-class Line:
-    """The wire between a browser and a server, which can be cut. Whoever connects to it is connected through."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._whole = True
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._listening: asyncio.Server | None = None
-        self.http = ""
-
-    def cut(self) -> None:
-        """Break every connection without a word, and every new one."""
-        self._whole = False
-        for writer in self._writers:
-            writer.transport.abort()
-
-    def mend(self) -> None:
-        """New connections can be made."""
-        self._whole = True
-
-    async def __aenter__(self) -> "Line":
-        self._listening = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        self.http = f"http://127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._listening is not None
-        self._listening.close()
-        self.cut()
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._whole:
-            writer.transport.abort()
-            return
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server.port)
-        self._writers |= {writer, far_writer}
-        await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
-        self._writers -= {writer, far_writer}
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(2**16):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-
-@contextmanager
-def killed_at_last(folder: Path, *arguments: str) -> Iterator[Server]:
-    """A server that comes to harm: it need not leave in order."""
-    server = start(folder, *arguments)
-    try:
-        server.wait_until_ready()
-        yield server
-    finally:
-        server.process.kill()
-        server.process.wait(LEAVE_S)

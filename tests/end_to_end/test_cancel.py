@@ -29,6 +29,23 @@ def lasting(moment: str) -> tuple[str, dict[str, object]]:
 
 NUMBERS = count(1)
 
+
+WAYS = ["one step in flight", "two steps in flight"]
+
+
+@pytest.fixture(params=["plain_server", "overlapped_server"], ids=WAYS)
+def server(request: pytest.FixtureRequest) -> Server:
+    """What is claimed here holds whether a step is planned while another runs or not."""
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["plain_narrow", "overlapped_narrow"], ids=WAYS)
+def narrow(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
 REACHED = {
     "queued": ("response.queued", 1),
     "prefilling": ("response.in_progress", 1),

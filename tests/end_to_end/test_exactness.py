@@ -4,13 +4,15 @@
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadgen.prompts import prompt
 from tests.end_to_end.client import Answer, connected
-from tests.end_to_end.conftest import Start
+from tests.end_to_end.conftest import ONE_AT_A_TIME, OVERLAPPED, Start
 from tests.end_to_end.reference import Expected, Reference
 from tests.end_to_end.server import Server
 
@@ -43,6 +45,19 @@ async def together(server: Server, prompts: list[str], tokens: int, ignore_eos: 
     return [task.result() for task in tasks]
 
 
+@pytest.fixture(params=[ONE_AT_A_TIME, OVERLAPPED], ids=["one step in flight", "two steps in flight"])
+def how(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+    """A server whose steps come one by one, and one that is given the next while one runs."""
+    found: Mapping[str, Any] = request.param
+    return found
+
+
+@pytest.fixture
+def server(how: Mapping[str, Any], request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue("overlapped_server" if how else "plain_server")
+    return found
+
+
 async def test_prompts_sent_alone_are_answered_as_transformers_would(server: Server, legible: Reference) -> None:
     async with connected(server) as client:
         for text in PROMPTS:
@@ -55,11 +70,11 @@ async def test_prompts_sent_together_in_chunks_of_64_are_answered_the_same(serve
 
 
 async def test_chunks_of_16_and_being_preempted_change_no_token(
-    own: Start, legible_folder: Path, legible: Reference
+    own: Start, legible_folder: Path, legible: Reference, how: Mapping[str, Any]
 ) -> None:
     """The pool holds one request of the full context and not a block more."""
     context = ("--max-context", "512", "--kv-memory", "256KiB")
-    tight = own("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "16", *context)
+    tight = own("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "16", *context, **how)
     answers = await together(tight, SHORT_PROMPTS, LONG_ANSWER, ignore_eos=True)
     for text, answer in zip(SHORT_PROMPTS, answers, strict=True):
         assert_exact(answer, legible.answer(text, LONG_ANSWER, ignore_eos=True))
@@ -68,12 +83,32 @@ async def test_chunks_of_16_and_being_preempted_change_no_token(
     assert preemptions >= 3
 
 
-async def test_chunks_of_512_change_no_token(own: Start, legible_folder: Path, legible: Reference) -> None:
-    wide = own("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "512", "--grace-s", "600")
+async def test_chunks_of_512_change_no_token(
+    own: Start, legible_folder: Path, legible: Reference, how: Mapping[str, Any]
+) -> None:
+    arguments = ("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "512", "--grace-s", "600")
+    wide = own(*arguments, **how)
     for text, answer in zip(PROMPTS, await together(wide, PROMPTS, TOKENS), strict=True):
         assert_exact(answer, legible.answer(text, TOKENS))
 
 
+async def test_steps_that_find_no_memory_are_made_smaller_and_change_no_token(
+    own: Start, legible_folder: Path, legible: Reference
+) -> None:
+    small = own(
+        *("--model", str(legible_folder), "--dtype", "float32", "--chunk-tokens", "64"),
+        environment={"TEST_DEVICE_TOKENS": "20"},
+        **OVERLAPPED,
+    )
+    for text, answer in zip(PROMPTS, await together(small, PROMPTS, TOKENS), strict=True):
+        assert_exact(answer, legible.answer(text, TOKENS))
+    failed = (await small.empty()).value("rota_steps_out_of_memory_total")
+    print(f"{failed:.0f} steps found no memory")
+    assert failed > 0
+    assert any(line["event"] == "step.out_of_memory" for line in small.log)
+
+
+REAL_TOKENS = 8
 REAL_PROMPTS = ["Hi", "Why is the sky blue?", prompt(3, 0, 150)]
 
 
@@ -82,9 +117,9 @@ async def test_the_real_model_answers_as_transformers_would(
     real: Server, real_reference: Reference, crowd: bool
 ) -> None:
     if crowd:
-        answers = await together(real, REAL_PROMPTS, 16)
+        answers = await together(real, REAL_PROMPTS, REAL_TOKENS)
     else:
         async with connected(real) as client:
-            answers = [await client.ask(text, max_output_tokens=16) for text in REAL_PROMPTS]
+            answers = [await client.ask(text, max_output_tokens=REAL_TOKENS) for text in REAL_PROMPTS]
     for text, answer in zip(REAL_PROMPTS, answers, strict=True):
-        assert_exact(answer, real_reference.answer(text, 16))
+        assert_exact(answer, real_reference.answer(text, REAL_TOKENS))

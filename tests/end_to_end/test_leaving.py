@@ -1,7 +1,14 @@
 """How the server leaves, and how it carries on when its worker is killed."""
 
+import asyncio
+import fcntl
 import os
+import pty
+import re
 import signal
+import subprocess
+import sys
+import termios
 import time
 from pathlib import Path
 
@@ -12,7 +19,7 @@ from websockets.exceptions import InvalidStatus
 from tests.end_to_end.client import connected
 from tests.end_to_end.conftest import Start
 from tests.end_to_end.reference import Reference
-from tests.end_to_end.server import Server, until
+from tests.end_to_end.server import Server, serving, until
 
 ENDLESS = {"max_output_tokens": 8000, "ignore_eos": True}
 
@@ -54,6 +61,58 @@ async def test_sigterm_lets_answers_end_interrupts_the_rest_and_exits_with_0(own
     assert "Traceback" not in server.errors
     for answer, code in ((ended, None), (interrupted, "shutting_down")):
         assert len(server.logged("request.finished", request=answer.id, error_code=code)) == 1
+
+
+async def test_a_server_whose_terminal_is_closed_lets_answers_end_and_exits_with_0(
+    tmp_path: Path, legible_folder: Path
+) -> None:
+    """However often it is told so: the system says it to the whole process group, and a shell may as well."""
+    server, master = started_in_a_terminal(tmp_path, "--model", str(legible_folder), "--dtype", "float32")
+    try:
+        said = b""
+        async with asyncio.timeout(60):
+            while (ready := re.search(rb"ws://127\.0\.0\.1:(\d+)/v1/responses", said)) is None:
+                said += await asyncio.to_thread(os.read, master, 4096)
+        server.port, server.model = int(ready[1]), legible_folder.name
+        async with connected(server) as client:
+            await client.create("Not long.", max_output_tokens=300, ignore_eos=True)
+            await client.until("response.output_text.delta")
+            os.close(master)
+            for _ in range(2):
+                os.killpg(server.process.pid, signal.SIGHUP)
+            ended = await client.answer()
+            assert (ended.reason, ended.usage["output_tokens"]) == ("length", 300)
+            assert await client.closed() == 1001
+        assert await server.exit_code() == 0
+    finally:
+        server.kill()
+
+
+def started_in_a_terminal(folder: Path, *arguments: str) -> tuple[Server, int]:
+    """A server, and the other end of a terminal that is its own."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "actors.cli", "serve", "--port", "0", "--log-format", "json", *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(slave, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    return Server(process, folder, 0), master
+
+
+def test_a_server_under_nohup_stays(tmp_path: Path, legible_folder: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with serving(tmp_path / "server", "--model", str(legible_folder), "--kernels", "none") as server:
+            os.killpg(server.process.pid, signal.SIGHUP)
+            server.terminate()
+            assert server.process.wait(20) == 0
+            assert len(server.logged("engine.draining")) == 1, "the hang-up was not ignored"
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_killing_the_worker_fails_what_ran_keeps_what_waited_and_serves_again(

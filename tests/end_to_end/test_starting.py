@@ -91,9 +91,7 @@ async def test_before_it_is_ready_it_is_alive_says_so_and_lets_nobody_in(tmp_pat
         assert await server.exit_code() == 0
         assert "Traceback" not in server.errors
     finally:
-        if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait()
+        server.kill()
 
 
 def test_the_memory_and_where_to_go_are_printed_for_people(tmp_path: Path, legible_folder: Path) -> None:

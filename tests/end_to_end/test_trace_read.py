@@ -14,6 +14,8 @@ from tests.end_to_end.conftest import Start
 from tests.loadgen.tracing.test_perfetto import check
 
 Trace = Callable[..., str]
+BETWEEN_MS = 50.0
+"""Two times that one handler took may have another process in between."""
 
 
 @pytest.fixture
@@ -78,9 +80,9 @@ def agrees(told: LifeReport, response: dict[str, Any]) -> None:
     assert told.reason == rota["finish_reason"]
     assert told.input_tokens == response["usage"]["input_tokens"]
     assert told.output_tokens == response["usage"]["output_tokens"]
-    assert told.ttft_ms == pytest.approx(rota["ttft_ms"], abs=5.0), (
+    assert told.ttft_ms == pytest.approx(rota["ttft_ms"], abs=BETWEEN_MS), (
         "to its handler's end, and not to the frame's making"
     )
     assert sum(told.parts_ms.values()) == pytest.approx(told.ttft_ms, abs=0.1)
     assert told.longest_gap is not None
-    assert told.longest_gap.ms == pytest.approx(rota["itl_ms"]["max"], abs=5.0)
+    assert told.longest_gap.ms == pytest.approx(rota["itl_ms"]["max"], abs=BETWEEN_MS)

@@ -1,7 +1,9 @@
 """Runs ranges of seeds, in this process or in several."""
 
 import tempfile
+from operator import add
 from pathlib import Path
+from typing import NamedTuple
 
 from actors.vocabulary import Vocabulary
 from kernels.byte_tokeniser import write_byte_tokeniser
@@ -15,16 +17,32 @@ def small_vocabulary() -> Vocabulary:
         return Vocabulary.load(folder)
 
 
-def run_seeds(first: int, count: int) -> tuple[int, int, int]:
-    """Run seeds `first` to `first + count - 1`. Returns messages handled, worker steps run, and responses whose
-    readers heard more than once how much of the prompt is read, for the record."""
+class Tally(NamedTuple):
+    """What happened in some runs, for the record."""
+
+    messages: int = 0
+    steps: int = 0
+    heard: int = 0
+    """Responses whose readers heard more than once how much of the prompt is read."""
+    followed: int = 0
+    """Rows that were planned before their token was known."""
+    refused: int = 0
+    """Steps that found no memory."""
+    resumed: int = 0
+    """Responses that went on on another socket."""
+
+
+def run_seeds(first: int, count: int) -> Tally:
+    """Run seeds `first` to `first + count - 1`."""
     world.install()
     vocabulary = small_vocabulary()
-    messages = steps = heard = 0
+    tally = Tally()
     for seed in range(first, first + count):
         run = world.World(seed, vocabulary)
         run.run()
-        messages += run.messages
-        steps += run.worker.steps
-        heard += sum(len(one.read) > 1 for socket in run.sockets for one in socket.books.responses.values())
-    return messages, steps, heard
+        responses = [one for socket in run.sockets for one in socket.books.responses.values()]
+        heard = sum(len(one.read) > 1 for one in responses)
+        resumed = sum(socket.books.resumed for socket in run.sockets)
+        ran = (run.messages, run.worker.steps, heard, run.worker.followed, run.worker.refused, resumed)
+        tally = Tally(*map(add, tally, ran))
+    return tally

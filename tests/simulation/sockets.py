@@ -1,7 +1,8 @@
 """A socket that is none, and the books of what crossed it.
 
 The far end is a client written in the test: it feeds frames, stops and starts reading, and leaves in more than one way.
-Every frame that arrives is checked at once against what WIRE promises for the order of events.
+Every frame that arrives is checked at once against what WIRE promises for the order of events: also of a response that
+its client resumes on another socket, of which every event comes once, whichever socket it comes on.
 """
 
 import asyncio
@@ -21,6 +22,12 @@ class Response:
         self.id = response_id
         self.lane = lane
         self.text = ""
+        self.place = 0
+        """Among all that was asked on its lane of the socket it was created on."""
+        self.books: Books | None = None
+        """Of the socket on which its client wants to read it."""
+        self.lost = False
+        """Its client does not want to go on with it."""
         self.events = 0
         self.read: list[tuple[int, int]] = []
         """What was told of its prompt: tokens read, of how many."""
@@ -30,14 +37,21 @@ class Response:
         self.usage: dict[str, Any] = {}
 
 
+ELSEWHERE = "response_resumed_elsewhere"
+
+
 class Books:
     """Checks every event of one socket against those before it. `answers` counts terminal events and errors by lane."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: dict[str, Response] | None = None) -> None:
+        """`known`: what the same client has on its other sockets."""
         self.responses: dict[str, Response] = {}
+        """Those created here."""
+        self.known = {} if known is None else known
+        self.resumed = 0
+        self.violation: AssertionError | None = None
         self.answers: defaultdict[str | None, list[Response | str]] = defaultdict(list)
         self.open: dict[str | None, Response] = {}
-        self._items: dict[str, Response] = {}
         self.changed = asyncio.Event()
 
     def take(self, frame: bytes) -> None:
@@ -45,17 +59,28 @@ class Books:
         lane = event.get("stream_id")
         kind = event["type"]
         if kind == "error":
+            code = event["error"]["code"]
+            if code == ELSEWHERE:
+                self.open.pop(lane, None)  # Of what was resumed here nothing need have come yet.
             assert lane not in self.open, f"an error on lane {lane} before the terminal event of what runs there"
-            self.answers[lane].append(event["error"]["code"])
-        elif kind == "response.created":
+            self.answers[lane].append(code)
+        elif kind == "response.created" and event["response"]["id"] not in self.known:
             assert lane not in self.open, f"two responses at once on lane {lane}"
             response = Response(event["response"]["id"], lane)
-            assert response.id not in self.responses, f"{response.id} was created twice"
-            self.responses[response.id] = self.open[lane] = response
+            response.place, response.books = len(self.answers[lane]), self
+            self.known[response.id] = self.responses[response.id] = self.open[lane] = response
             self._count(response, event)
         else:
-            assert lane in self.open, f"{kind} on lane {lane}, where nothing runs"
+            if lane not in self.open:
+                self.open[lane] = self._resumed(lane, event)
             response = self.open[lane]
+            if response.books is not self:
+                # Its client has asked for it elsewhere, and the server did not know yet.
+                if kind in TERMINAL:
+                    self.answers[lane].append(ELSEWHERE)
+                    del self.open[lane]
+                self.changed.set()
+                return
             self._count(response, event)
             if kind == "response.in_progress":
                 self._progress(response, event["response"].get("rota"))
@@ -66,6 +91,16 @@ class Books:
             elif kind in TERMINAL:
                 self._end(response, event["response"])
         self.changed.set()
+
+    def _resumed(self, lane: str | None, event: dict[str, Any]) -> Response:
+        """The response of which this is the first event on this socket."""
+        name = event.get("item_id") or event.get("item", {}).get("id") or event["response"]["id"]
+        response = self.known.get("resp_" + name.split("_", 1)[1])
+        assert response is not None, f"{event['type']} on lane {lane}, where nothing runs"
+        assert response.id not in self.responses, f"{response.id} was created here, and has had its end here"
+        assert response.lane == lane, f"{response.id} goes on upon lane {lane}"
+        self.resumed += 1
+        return response
 
     def _count(self, response: Response, event: dict[str, Any]) -> None:
         assert response.status is None, f"{event['type']} after the terminal event of {response.id}"
@@ -102,8 +137,9 @@ class Books:
 class FakeSocket:
     """Both ends of one WebSocket. The server's is `actors.socket.Socket`; the client's are the other methods."""
 
-    def __init__(self) -> None:
-        self.books = Books()
+    def __init__(self, known: dict[str, Response] | None = None) -> None:
+        self.books = Books(known)
+        self.dark = False
         self.closed: int | None = None
         self._frames: deque[bytes | str] = deque()
         self._changed = asyncio.Event()
@@ -125,7 +161,7 @@ class FakeSocket:
         self._offers += 1
         if self.closed is not None or not self._reading or self._offers % 3 == 0:
             return False
-        self.books.take(frame)
+        self._arrive(frame)
         return True
 
     async def send(self, frame: bytes) -> None:
@@ -134,7 +170,7 @@ class FakeSocket:
             await self._wait()
         if self.closed is not None:
             raise SocketGone(self.closed)
-        self.books.take(frame)
+        self._arrive(frame)
 
     async def close(self, code: int, reason: str) -> None:
         self._close(code)
@@ -142,16 +178,31 @@ class FakeSocket:
     # --- the client's end ---
 
     def feed(self, frame: bytes | str) -> None:
-        self._frames.append(frame)
-        self._changed.set()
+        if not self.dark:
+            self._frames.append(frame)
+            self._changed.set()
 
     def leave(self, code: int) -> None:
         """1000: a close frame; 1006: gone without a word."""
         self._close(code)
 
+    def go_dark(self) -> None:
+        """The network is gone, and the server does not know it yet: what it sends is taken, and never arrives."""
+        self.dark = True
+
     def read(self, reading: bool) -> None:
         self._reading = reading
         self._changed.set()
+
+    def _arrive(self, frame: bytes) -> None:
+        if self.dark:
+            return
+        try:
+            self.books.take(frame)
+        except AssertionError as violation:
+            # Raised inside of a handler, it would pass for a failure of that handler's.
+            self.books.violation = self.books.violation or violation
+            raise
 
     def _close(self, code: int) -> None:
         if self.closed is None:

@@ -9,8 +9,8 @@ from actors.trace_lines import line_of
 from tests.simulation import world
 from tests.simulation.seeds import small_vocabulary
 
-SEEDS = range(60)
-BATCH = 15
+SEEDS = range(32)
+BATCH = 8
 ACTOR = r"connection \d+|tokeniser|admission|scheduler|executor|detokeniser|reaper|gallery|watcher \d+"
 SENDERS = re.compile(rf"{ACTOR}|engine|socket|writer|thread|timer|worker")
 RECEIVERS = re.compile(rf"{ACTOR}|engine")

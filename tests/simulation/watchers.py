@@ -30,6 +30,7 @@ class FrameBooks(Books):
         self.lives: dict[int, Life] = {}
         self.used = 0
         self._at = 0.0
+        self._ran_until = 0.0
         self._pool_told = False
 
     def take(self, frame: bytes) -> None:
@@ -63,6 +64,8 @@ class FrameBooks(Books):
             self.lives[life.request] = life
         for step in frame.steps:
             self.steps += 1
+            assert step.at >= self._ran_until - 1e-5, "two steps at once"
+            self._ran_until = step.at + step.took_ms / 1e3
             assert abs(sum(part.share_ms for part in step.parts) - step.took_ms) < 1e-6, "parts do not add up"
             for part in step.parts:
                 assert part.share_ms >= 0
