@@ -11,8 +11,18 @@ from typing import Any
 
 import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Page
+from playwright.async_api import TimeoutError as PageTimeoutError
 
 from tests.web.scripted_server import ScriptedServer, Socket, running
+
+
+async def try_now(page: Page) -> None:
+    """Click, unless the page has found by itself, before the click is there, that its server is back."""
+    button = page.get_by_role("button", name="Try now")
+    try:
+        await button.click(timeout=5_000)
+    except PageTimeoutError:
+        assert not await button.is_visible()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -25,7 +35,7 @@ async def server() -> AsyncIterator[ScriptedServer]:
 async def watched_page(browser: Browser, **options: Any) -> AsyncIterator[Page]:
     """A page on which nothing may go wrong unseen: an uncaught error or a breach of the content policy is a failure."""
     page = await browser.new_page(**options)
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(30_000)
     problems: list[str] = []
 
     def hear(message: ConsoleMessage) -> None:

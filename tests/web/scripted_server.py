@@ -32,8 +32,8 @@ class Answer:
     def __init__(self, send: Callable[[Json], Awaitable[None]], create: Json, response_id: str) -> None:
         self.create = create
         self.response_id = response_id
-        self._send_event = send
-        self._number = 0
+        self.send_event = send
+        self.number = 0
         self._text = ""
 
     async def created(self, status: str = "in_progress") -> None:
@@ -64,6 +64,10 @@ class Answer:
     async def complete(self) -> None:
         await self._end("response.completed", "completed", "stop")
 
+    async def forgotten(self) -> None:
+        """The server does not know it any more."""
+        await self.refuse("response_not_found", "The response is not known here. Ask again with response.create.")
+
     async def cut_off(self) -> None:
         await self._end(
             "response.incomplete", "incomplete", "length", incomplete_details={"reason": "max_output_tokens"}
@@ -85,7 +89,7 @@ class Answer:
         error: Json = {"type": wire.type, "code": code, "message": message, "param": None}
         if retry_after_ms is not None:
             error |= {"headers": {"retry-after-ms": str(retry_after_ms)}, "retry_after_ms": retry_after_ms}
-        await self._send_event({"type": "error", "status": wire.status, "error": error} | self._lane())
+        await self.send_event({"type": "error", "status": wire.status, "error": error} | self._lane())
 
     async def _fail(self, error_code: ErrorCode, message: str) -> None:
         error = {"code": "server_error", "message": message}
@@ -119,8 +123,8 @@ class Answer:
         await self._send(kind, response=response)
 
     async def _send(self, kind: str, **fields: Any) -> None:
-        await self._send_event({"type": kind, "sequence_number": self._number} | self._lane() | fields)
-        self._number += 1
+        await self.send_event({"type": kind, "sequence_number": self.number} | self._lane() | fields)
+        self.number += 1
 
     def _lane(self) -> Json:
         return {"stream_id": self.create["stream_id"]} if "stream_id" in self.create else {}
@@ -173,6 +177,12 @@ class Socket:
         frame = await self.receive()
         assert frame["type"] == "response.create", frame
         return Answer(self.send, frame, self._ids.get_nowait())
+
+    async def asked_to_resume(self, answer: Answer) -> None:
+        """The next frame from the page, which must want to go on with this answer after all it was told. It does."""
+        told = {"response_id": answer.response_id, "starting_after": answer.number - 1}
+        assert await self.receive() == {"type": "response.resume", "stream_id": answer.create["stream_id"], **told}
+        answer.send_event = self.send
 
     async def send(self, event: Json) -> None:
         await self.connection.send(json.dumps(event))

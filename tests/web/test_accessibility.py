@@ -91,10 +91,15 @@ async def test_nothing_is_found_where_an_answer_was_refused_or_interrupted(chat:
     await expect(chat.page.get_by_role("button", name="Try again in")).to_be_visible()
     await expect_nothing_found(chat.page)
     await chat.ask("And now?")
-    await (await chat.socket.asked()).begin("Hel")
+    lost = await chat.socket.asked()
+    await lost.begin("Hel")
     await expect(chat.page.locator(".answer").last).to_have_text("Hel")
-    chat.server.up = False
     await chat.socket.drop()
+    again = await chat.server.socket()
+    await again.asked_to_resume(lost)
+    await lost.forgotten()
+    chat.server.up = False
+    await again.drop()
     await expect(chat.page.locator(".state")).to_have_text("Offline")
     await expect(chat.page.locator(".end-text").last).to_contain_text("Interrupted")
     await expect_nothing_found(chat.page)

@@ -5,23 +5,80 @@ import re
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.web.conftest import Chat
+from tests.web.conftest import Chat, try_now
 from tests.web.reading import focused
 from tests.web.scripted_server import ScriptedServer
 
 
-async def test_losing_the_socket_in_mid_answer_keeps_the_text_and_offers_to_try_again(chat: Chat) -> None:
+async def test_a_lost_socket_costs_an_answer_nothing(chat: Chat) -> None:
+    page = chat.page
+    await chat.ask("Say hello.")
+    answer = await chat.socket.asked()
+    assert answer.create["resumable"] is True
+    await answer.begin("Hel")
+    await expect(page.locator(".answer")).to_have_text("Hel")
+    chat.server.up = False
+    await chat.socket.drop()
+    await expect(page.locator(".state")).to_have_text("Offline")
+    await expect(page.locator(".notice")).to_contain_text("Trying again in")
+    await expect(page.locator(".end-text")).to_be_hidden()
+    chat.server.up = True
+    await try_now(page)
+    await (await chat.server.socket()).asked_to_resume(answer)
+    await answer.write("lo")
+    await expect(page.locator(".answer")).to_have_text("Hello")
+    await answer.write(".")
+    await answer.complete()
+    await expect(page.locator(".answer")).to_have_text("Hello.")
+    await expect(page.locator(".state")).to_have_text("Your turn")
+
+
+async def test_an_answer_is_stopped_while_its_socket_is_lost(chat: Chat) -> None:
+    page = chat.page
     await chat.ask("Say hello.")
     await (await chat.socket.asked()).begin("Hel")
+    await expect(page.locator(".answer")).to_have_text("Hel")
+    chat.server.up = False
+    await chat.socket.drop()
+    await expect(page.locator(".state")).to_have_text("Offline")
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.locator(".end-text")).to_have_text("Stopped by you.")
+    await expect(page.locator(".answer")).to_have_text("Hel")
+    chat.server.up = True
+    await chat.ask("Are you there?")
+    assert (await (await chat.server.socket()).asked()).create["input"][-1]["content"] == "Are you there?"
+
+
+async def test_an_answer_that_its_server_has_forgotten_keeps_its_text_and_offers_to_try_again(chat: Chat) -> None:
+    await chat.ask("Say hello.")
+    lost = await chat.socket.asked()
+    await lost.begin("Hel")
     await expect(chat.page.locator(".answer")).to_have_text("Hel")
     await chat.socket.drop()
+    reconnected = await chat.server.socket()
+    await reconnected.asked_to_resume(lost)
+    await lost.forgotten()
     await expect(chat.page.locator(".answer")).to_have_text("Hel")
     await expect(chat.page.locator(".end-text")).to_have_text(
         "Interrupted: the connection was lost after 3 characters."
     )
     await chat.page.get_by_role("button", name="Try again").click()
-    reconnected = await chat.server.socket()
     assert (await reconnected.asked()).create["input"] == "Say hello."
+
+
+async def test_an_answer_whose_server_stays_away_is_given_up(page: Page, server: ScriptedServer) -> None:
+    await page.clock.install()
+    await page.goto(server.origin)
+    chat = Chat(page, server, await server.socket())
+    await chat.ask("Count.")
+    await (await chat.socket.asked()).begin("One")
+    await expect(page.locator(".answer")).to_have_text("One")
+    server.up = False
+    await chat.socket.drop()
+    await expect(page.locator(".state")).to_have_text("Offline")
+    await expect(page.locator(".end-text")).to_be_hidden()
+    await page.clock.run_for(31_000)
+    await expect(page.locator(".end-text")).to_contain_text("the connection was lost after 3 characters")
 
 
 async def test_a_lost_server_is_tried_again_by_itself_later_and_later(page: Page, server: ScriptedServer) -> None:
@@ -95,7 +152,7 @@ async def test_a_device_that_was_offline_says_so_and_opens_an_idle_socket_anew(c
 
 
 @pytest.mark.parametrize("survives", [True, False])
-async def test_an_answer_that_shows_no_life_after_the_network_was_away_is_given_up(
+async def test_an_answer_that_shows_no_life_after_the_network_was_away_goes_on_upon_another_socket(
     page: Page, server: ScriptedServer, survives: bool
 ) -> None:
     await page.clock.install()
@@ -115,8 +172,10 @@ async def test_an_answer_that_shows_no_life_after_the_network_was_away_is_given_
         await expect(page.locator(".state")).to_have_text("The model’s turn")
         await expect(page.locator(".end-text")).to_be_hidden()
     else:
-        await expect(page.locator(".end-text")).to_contain_text("the connection was lost after 3 characters")
-        await server.socket()
+        assert await chat.socket.close_code() == 4006
+        await (await server.socket()).asked_to_resume(answer)
+        await answer.write(", two")
+        await expect(page.locator(".answer")).to_have_text("One, two")
 
 
 async def test_an_idle_socket_closed_in_order_is_opened_again_when_it_is_needed(chat: Chat) -> None:

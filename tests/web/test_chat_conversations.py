@@ -82,7 +82,8 @@ async def test_deleting_a_conversation_cancels_what_it_was_writing(chat: Chat) -
     await page.get_by_role("button", name="New conversation").click()
     await page.get_by_role("button", name="Conversations: 2").click()
     await page.get_by_role("button", name="Delete conversation: Count.").click()
-    assert await chat.socket.receive() == {"type": "response.cancel", "response_id": first.response_id}
+    named = {"stream_id": first.create["stream_id"], "response_id": first.response_id}
+    assert await chat.socket.receive() == {"type": "response.cancel", **named}
     await first.cancelled()
     await expect(page.get_by_role("button", name="Conversations")).to_be_hidden()
     await chat.ask("Say hello.")

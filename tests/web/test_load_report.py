@@ -103,11 +103,8 @@ LOOKS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "look"),
     [
-        ("one", "light"),
         ("one", "dark"),
-        ("one", "narrow"),
         ("groups", "light"),
-        ("sweep", "dark"),
         ("sweep", "narrow"),
         ("many", "light"),
         ("together", "dark"),

@@ -1,12 +1,11 @@
 """Twenty thousand tokens, drawn as fast as there are frames: no task is longer than 50 ms, and memory stays small."""
 
-import json
-
 import pytest
 from playwright.async_api import Browser, Page
 
 from tests.web.markdown_page import open_markdown
 from tests.web.scripted_server import ScriptedServer
+from tests.web.tasks import TASKS, longest_task_ms
 
 TOKENS = 20_000
 
@@ -59,32 +58,12 @@ STREAM = """async ([beginning, shape, tokens]) => {
 }"""
 
 
-def longest_task_ms(trace: bytes) -> float:
-    """The most processor time that one task on a page's main thread took.
-
-    The performance API counts the time a task took on the clock, and there other processes have their share.
-    """
-    events = json.loads(trace)["traceEvents"]
-    mains = {
-        (event["pid"], event["tid"])
-        for event in events
-        if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
-    }
-    tasks: list[float] = [
-        event["tdur"] / 1000
-        for event in events
-        if "RunTask" in event["name"] and "tdur" in event and (event["pid"], event["tid"]) in mains
-    ]
-    assert len(tasks) > 100, "The browser traced no tasks."
-    return max(tasks)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_no_task_is_long_while_twenty_thousand_tokens_come(
     browser: Browser, page: Page, server: ScriptedServer, shape: str
 ) -> None:
     await open_markdown(page, server)
-    await browser.start_tracing(page=page, categories=["toplevel", "disabled-by-default-devtools.timeline"])
+    await browser.start_tracing(page=page, categories=TASKS)
     seen = await page.evaluate(STREAM, [BEGINNINGS.get(shape, ""), SHAPES[shape], TOKENS])
     longest = longest_task_ms(await browser.stop_tracing())
     print(f"{shape}: longest task {longest:.0f} ms of processor time; as the performance API has it: {seen}")

@@ -323,6 +323,7 @@ async def test_a_saved_picture_opens_alone_with_legend_and_axis(turns: Turns) ->
     for expected in (
         "prefill: reading a prompt",
         "decode: writing a token",
+        "step cut off at the top",
         "KV pool",
         "Lives",
         "0 ms",

@@ -8,7 +8,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from protocol.turns import Frame, Life, Part, TurnStep
-from tests.web.conftest import watched_page
+from tests.web.conftest import try_now, watched_page
 from tests.web.turns_page import NEXT_FRAMES, Turns, centre, hello, opened, rects, two_requests, until
 from tests.web.turns_server import TurnsServer, running
 
@@ -56,7 +56,7 @@ async def test_a_server_that_goes_away_is_told_of_and_found_again_and_the_past_i
     await expect(page.locator("#notice-text")).to_contain_text("Trying again in")
     await expect(page.get_by_role("button", name="Start A")).to_have_attribute("aria-disabled", "true")
     turns.server.up = True
-    await page.get_by_role("button", name="Try now").click()
+    await try_now(page)
     again = Turns(page, turns.server, await turns.server.watcher())
     # The new socket counts its requests from 1: this one is another than the 1 of before.
     life = Life(1, "decoding", at + 25, first_token_at=at + 26)

@@ -89,6 +89,17 @@ async def test_a_small_context_makes_b_smaller_and_its_button_says_so(page: Page
         assert words(create) == pytest.approx(1_600, rel=0.1)
 
 
+async def test_a_size_that_is_not_known_yet_is_not_said(page: Page) -> None:
+    async with running() as server:
+        turns = await opened(page, server)
+        about = page.locator("#size-B")
+        await expect(page.locator("#state")).to_have_text("Connecting")
+        await expect(about).to_be_empty()
+        at = time.time()
+        await turns.say(hello(at, max_context=8_192), Frame(at))
+        await expect(about).to_contain_text("(all that fits)")
+
+
 async def test_a_request_of_the_page_has_its_letter_its_first_words_and_a_way_to_cancel_it(turns: Turns) -> None:
     play = Play(time.time() - 20)
     await button(turns, "A").click()

@@ -132,7 +132,7 @@ export function follow(turns, question) {
   const seen = turns.slice(last + 1).filter((turn) => turn.text !== "" && !turn.superseded);
   const messages = seen.flatMap((turn) => [message("user", turn.question), message("assistant", turn.text)]);
   return {
-    ...(last >= 0 ? { previous_response_id: turns[last].responseId } : {}),
+    previous_response_id: turns[last]?.responseId, // undefined is not sent
     input: messages.length > 0 ? [...messages, message("user", question)] : question,
   };
 }

@@ -212,15 +212,11 @@ export class RotaChat extends HTMLElement {
     return new Talk({
       id,
       socket: this.#socket,
-      extras: () => this.#extras(),
+      // What is undefined is not sent.
+      extras: () => ({ model: this.#model ?? undefined, instructions: this.getAttribute("instructions") || undefined }),
       heard: (...heard) => this.#heard(...heard),
       kept: keptTurns,
     });
-  }
-
-  #extras() {
-    const instructions = this.getAttribute("instructions");
-    return { ...(this.#model ? { model: this.#model } : {}), ...(instructions ? { instructions } : {}) };
   }
 
   /** A conversation in which nothing has been said. There is at most one such. */
@@ -286,22 +282,18 @@ export class RotaChat extends HTMLElement {
       this.#ask(talk, begin);
       this.#composer.focus();
     };
+    const take = (turn, then) => {
+      turn.superseded = true;
+      this.#view(talk).settle(turn);
+      then();
+      this.#composer.putInFront(turn.question);
+    };
     return {
       again: (turn) => ask(() => talk.again(turn)),
       goOn: () => ask(() => talk.goOn()),
       edit: (turn) => talk.current === null && this.#composer.edit(turn),
-      takeBack: (turn) => {
-        turn.superseded = true;
-        this.#view(talk).settle(turn);
-        this.#save();
-        this.#composer.putInFront(turn.question);
-      },
-      takeAlong: (turn) => {
-        turn.superseded = true;
-        this.#view(talk).settle(turn);
-        this.#startAnew();
-        this.#composer.putInFront(turn.question);
-      },
+      takeBack: (turn) => take(turn, () => this.#save()),
+      takeAlong: (turn) => take(turn, () => this.#startAnew()),
       say: (sentence) => this.#speech.say(sentence, { anew: true }),
     };
   }

@@ -1,4 +1,5 @@
-// One WebSocket to a server's /v1/responses: opens it, opens it again when it is lost, and puts each event where it belongs.
+// One WebSocket to a server's /v1/responses: opens it, opens it again when it is lost, goes on there with the answers that
+// were under way, and puts each event where it belongs.
 //
 // Knows the wire's envelope: keys, close codes, and that a lane answers in the order it was asked. Knows nothing of what
 // an event means to a reader (conversation.js) nor of the page (element.js).
@@ -7,6 +8,7 @@ const TERMINAL = new Set(["response.completed", "response.incomplete", "response
 const CONNECT_TIMEOUT_MS = 10_000;
 const STEADY_MS = 10_000;
 const SIGN_OF_LIFE_MS = 30_000;
+const GONE = { code: 1006, reason: "" };
 
 // What a subprotocol may be made of (RFC 6455 asks for an HTTP token); anything else makes `new WebSocket` throw.
 const SENDABLE_KEY = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
@@ -90,13 +92,14 @@ export class ResponsesSocket {
 
   /** Sends `request` (the body of a response.create) on `lane` now, or as soon as there is a socket.
    *
-   *  `onSent()` is called once, then `onEvent(event)` for each event up to the terminal one or the refusal. If the socket
-   *  is lost first, `onLost({code, reason})` is called instead, and nothing after it. Returns a ticket for `cancel`. */
-  ask(request, lane, { onSent, onEvent, onLost }) {
-    const ticket = { request, lane, onSent, onEvent, onLost, responseId: null };
+   *  `onSent()` is called once, then `onEvent(event)` for each event up to the terminal one or the refusal, on this socket or
+   *  the one after it. If the answer is lost with its socket, `onLost({code, reason})` is called instead, and nothing after
+   *  it. Returns a ticket for `cancel`. */
+  ask(request, lane, callbacks) {
+    const ticket = { request, lane, ...callbacks, responseId: null, last: 0 };
     if (this.#refusal !== null) {
       const error = this.#refusal;
-      queueMicrotask(() => onEvent({ type: "error", error }));
+      queueMicrotask(() => ticket.onEvent({ type: "error", error }));
     } else if (this.#state === "open") this.#send(ticket);
     else {
       this.#unsent.push(ticket);
@@ -113,8 +116,7 @@ export class ResponsesSocket {
       return true;
     }
     if (this.#asked.get(ticket.lane)?.includes(ticket)) {
-      const target = ticket.responseId === null ? { stream_id: ticket.lane } : { response_id: ticket.responseId };
-      this.#socket.send(JSON.stringify({ type: "response.cancel", ...target }));
+      this.#say({ type: "response.cancel", stream_id: ticket.lane, response_id: ticket.responseId });
     }
     return false;
   }
@@ -122,13 +124,14 @@ export class ResponsesSocket {
   /** Answers what waits to be sent, and what will be asked until the next try, by `error`. */
   refuse(error) {
     this.#refusal = error;
-    for (const ticket of this.#unsent.splice(0)) ticket.onEvent({ type: "error", error });
+    for (const ticket of this.#unsent.splice(0)) hear(ticket, { type: "error", error });
   }
 
-  /** Gives the socket up and opens another: for a server that no longer answers. */
-  reconnect() {
-    this.#abandon();
-    this.#lose({ code: 1000, reason: "" });
+  /** Gives the socket up and opens another: for a server that no longer answers. `code` 4006 says that this page will be back
+   *  for its answers. */
+  reconnect(code = 1000) {
+    this.#abandon(code);
+    this.#lose({ code, reason: "" });
     this.#connect();
   }
 
@@ -138,7 +141,7 @@ export class ResponsesSocket {
     if (this.#state !== "open") return this.wake();
     if (this.#asked.size === 0) return this.reconnect();
     const [thisTry, received] = [this.#try, this.#received];
-    setTimeout(() => thisTry === this.#try && received === this.#received && this.reconnect(), SIGN_OF_LIFE_MS);
+    setTimeout(() => thisTry === this.#try && received === this.#received && this.reconnect(4006), SIGN_OF_LIFE_MS);
   }
 
   async #connect() {
@@ -219,8 +222,14 @@ export class ResponsesSocket {
     const queue = this.#asked.get(ticket.lane);
     if (queue) queue.push(ticket);
     else this.#asked.set(ticket.lane, [ticket]);
-    this.#socket.send(JSON.stringify({ type: "response.create", stream_id: ticket.lane, ...ticket.request }));
+    const { lane: stream_id, responseId: response_id, last: starting_after } = ticket;
+    if (response_id !== null) return this.#say({ type: "response.resume", stream_id, response_id, starting_after });
+    this.#say({ type: "response.create", stream_id, resumable: true, ...ticket.request });
     ticket.onSent();
+  }
+
+  #say(event) {
+    this.#socket.send(JSON.stringify(event));
   }
 
   #receive(event) {
@@ -229,9 +238,8 @@ export class ResponsesSocket {
       if (event.type === "error") this.#onNotice(event.error); // about the socket, not about an answer: it ends nothing
       return;
     }
-    if (event.type === "response.created") ticket.responseId = event.response.id;
     if (event.type === "error" || TERMINAL.has(event.type)) this.#shift(ticket.lane);
-    ticket.onEvent(event);
+    hear(ticket, event);
   }
 
   /** Whose event this is. An error that names no lane is about the one request there is that has no response yet. */
@@ -247,14 +255,19 @@ export class ResponsesSocket {
     if (queue.length === 0) this.#asked.delete(lane);
   }
 
-  /** Tells whoever was answered, and `unsent`. They may ask anew at once, and shall not find this socket open. */
+  /** Tells whoever was answered, and `unsent`. They may ask anew at once, and shall not find this socket open. What the server
+   *  has begun may go on upon the next one, if nobody has said goodbye (1000, 1001): the server will know, if it is there
+   *  again soon enough. */
   #lose(why, unsent = []) {
     if (this.#state === "open") this.#state = "connecting";
     const lost = [...this.#asked.values()].flat().concat(unsent);
     this.#asked.clear();
     for (const ticket of lost) {
-      // Of one that had been accepted, no message was too big.
-      ticket.onLost(why.code === 1009 && ticket.responseId !== null ? { ...why, code: 1006 } : why);
+      if (ticket.responseId === null || why.code <= 1001) ticket.onLost(why);
+      else {
+        this.#unsent.push(ticket);
+        setTimeout(() => this.#unsent.includes(ticket) && this.cancel(ticket) && ticket.onLost(GONE), SIGN_OF_LIFE_MS);
+      }
     }
   }
 
@@ -265,10 +278,10 @@ export class ResponsesSocket {
     this.#enter("offline", { retryAt: Date.now() + wait, sentence });
   }
 
-  #abandon() {
+  #abandon(code = 1000) {
     this.#try += 1;
     clearTimeout(this.#timer);
-    this.#socket?.close(1000);
+    this.#socket?.close(code);
     this.#socket = null;
   }
 
@@ -276,6 +289,14 @@ export class ResponsesSocket {
     this.#state = name;
     this.#onState({ name, ...more });
   }
+}
+
+/** Passes on what is said about a request. An error after its answer has begun says that there will be no more of it. */
+function hear(ticket, event) {
+  if (event.type === "error" && ticket.responseId !== null) return ticket.onLost(GONE);
+  if (event.type === "response.created") ticket.responseId = event.response.id;
+  ticket.last = event.sequence_number;
+  ticket.onEvent(event);
 }
 
 /** What a frame says, or null when it is nothing of the wire. */

@@ -19,6 +19,7 @@ const LEGEND = [
   ["dashes", "preempted"],
   ["tick", "first token due"],
   ["cached", "cached blocks"],
+  ["triangle", "step cut off at the top"],
 ];
 
 /** Draws it all. `columns` are the steps in view (columns.js) and `lives` the lives in view. `selected` is {step} or {life} or
@@ -63,6 +64,7 @@ function drawLegend(pen, { layout, theme }) {
     if (sign === "frame") pen.frame(x, y, 12, 12, colour);
     if (sign === "dashes") pen.line([[x, y + 6.5], [x + 12, y + 6.5]], colour, { thick: 2, dash: [4, 3] });
     if (sign === "tick") pen.line([[x + 6.5, y], [x + 6.5, y + 12]], theme.ink);
+    if (sign === "triangle") pen.shape([[x + 2, y + 9], [x + 10, y + 9], [x + 6, y + 3]], theme.ink);
     if (sign === "cached") pen.fill(x, y, 12, 12, theme.cached);
     pen.words(x + 18, y + 10, text, theme.inkSoft);
   }

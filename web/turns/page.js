@@ -400,7 +400,6 @@ function announce(sentence) {
   said = page.announcer.textContent;
 }
 
-showStoryButtons();
 showView();
 showState();
 feed.open();

@@ -19,7 +19,6 @@ const SIZES = {
 /** {tokens, output, whole}: how large a request may be here. `whole`: as large as in the story. */
 export function sizeOf(letter, hello) {
   const { tokens, output } = SIZES[letter];
-  if (hello === null) return { tokens, output, whole: true };
   const context = Math.min(hello.max_context, hello.blocks * hello.block_tokens);
   const answer = Math.min(output, Math.floor(context / 4));
   const room = Math.floor((context - answer) * MARGIN);
