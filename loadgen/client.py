@@ -5,6 +5,7 @@ received. What an event tells is in `answers`. Knows nothing of percentiles, pro
 """
 
 import asyncio
+import http.client
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +20,7 @@ from websockets.protocol import State
 
 from loadgen.answers import Error, events, hear, record_drop, record_unreadable
 from loadgen.exchange import Exchange
+from loadgen.no_way_in import about_the_key, nothing_at, perhaps_otherwise, shown
 from loadgen.pace import Pace, sleep_until
 from loadgen.slow_socket import slow_socket
 
@@ -89,7 +91,9 @@ def first_model(url: str, key: str | None, timeout_s: float) -> str:
         with refused:
             error = _error_of(refused.read(LARGEST_MODELS_LIST))
         said = error.message if error and error.message else f"HTTP {refused.code} {refused.reason}"
-        raise Unreachable(f"{where} answers: {said} ({name_it})") from refused
+        # A server that is busy would answer no better to a name.
+        hint = about_the_key(refused.code, key) or ("" if refused.code in (429, 503) else f" ({name_it})")
+        raise Unreachable(f"{where} answers: {said}{hint}") from refused
     except msgspec.DecodeError as unreadable:
         raise Unreachable(f"{where} does not list models as OpenAI's API does. {name_it}") from unreadable
     except TimeoutError as silent:
@@ -99,6 +103,8 @@ def first_model(url: str, key: str | None, timeout_s: float) -> str:
         if isinstance(reason, TimeoutError):
             raise Unreachable(f"{where} did not answer within {timeout_s:g} s.") from failed
         raise Unreachable(nothing_at(url, reason)) from failed
+    except http.client.HTTPException as garbled:
+        raise Unreachable(f"{where} does not speak HTTP.{perhaps_otherwise(url)}") from garbled
     if not models.data:
         raise Unreachable(f"{where} lists no model. {name_it}")
     return models.data[0].id
@@ -135,11 +141,13 @@ async def connected(url: str, key: str | None, *, slow: bool = False, silent: bo
         error = _error_of(bytes(response.body or b""))
         code = error.code if error and error.code else f"http_{response.status_code}"
         said = error.message if error and error.message else f"HTTP {response.status_code} {response.reason_phrase}"
-        raise NotOpened(code, f"{_shown(url)} answers: {said}") from declined
+        hint = about_the_key(response.status_code, key)
+        raise NotOpened(code, f"{shown(url)} answers: {said}{hint}") from declined
     except InvalidHandshake as garbled:  # not HTTP, a closed connection, or an upgrade that does not add up
-        raise NotOpened("no_websocket", f"{_shown(url)} does not open a WebSocket: {garbled}.") from garbled
+        sentence = f"{shown(url)} does not open a WebSocket: {garbled}.{perhaps_otherwise(url)}"
+        raise NotOpened("no_websocket", sentence) from garbled
     except TimeoutError as silent:
-        sentence = f"{_shown(url)} did not open a WebSocket within {CONNECT_TIMEOUT_S:g} s."
+        sentence = f"{shown(url)} did not open a WebSocket within {CONNECT_TIMEOUT_S:g} s."
         raise NotOpened("connect_timeout", sentence) from silent
     except OSError as failed:
         raise NotOpened("no_connection", nothing_at(url, failed)) from failed
@@ -265,16 +273,3 @@ def _error_of(body: bytes) -> Error | None:
 def host_and_port(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme in ("wss", "https") else 80)
-
-
-def _shown(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def nothing_at(url: str, reason: object) -> str:
-    if isinstance(reason, ConnectionRefusedError) and urlsplit(url).scheme in ("http", "https"):
-        return f"Nothing answers at {_shown(url)}: is the server running? Another server: name it as HOST:PORT."
-    if isinstance(reason, ConnectionRefusedError):
-        return f"Nothing answers at {_shown(url)}: is `rota serve` running there? Another server: name it as HOST:PORT."
-    return f"Cannot reach {_shown(url)}: {reason}."

@@ -22,10 +22,10 @@ from loadgen.client import (
     NotOpened,
     authorization,
     host_and_port,
-    nothing_at,
 )
 from loadgen.exchange import Exchange
 from loadgen.http1 import EventStream, Garbled, Head, pieces, read_head
+from loadgen.no_way_in import nothing_at
 from loadgen.pace import Pace, sleep_until
 from loadgen.slow_socket import BUFFER, slow_socket
 

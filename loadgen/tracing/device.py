@@ -135,6 +135,9 @@ class Device:
                     self._planned[line.step] = (line.time, chunks)
             case "StepDone":
                 self._step_done(line)
+            case "StepFailed":
+                # It was not run, and whatever was in it comes again.
+                self._planned.pop(-1 if line.step is None else line.step, None)
             case "CostsLearned":
                 if len(line.coefficients) >= _TERMS:
                     if not self._coefficients:
@@ -162,7 +165,7 @@ class Device:
 
     def _step_done(self, line: TraceLine) -> None:
         number = line.step
-        if number is None:
+        if not number:  # 0: the answer of a worker without work that was asked whether it is there
             return
         if line.to == "scheduler":
             step = self._done.pop(number, None) or self._add(line, number)
@@ -189,7 +192,9 @@ class Device:
             return
         self._restarts += 1
         # A step that was never answered was no step: the worker had hung, or died of it.
-        self._down_since = min([at, *(planned for planned, _ in self._planned.values())])
+        since = min([at, *(planned for planned, _ in self._planned.values())])
+        # One that was planned behind another cannot have begun before that one had ended.
+        self._down_since = max(since, self._ends[-1]) if self._ends else since
         self._planned.clear()
         self._done.clear()
 
@@ -259,5 +264,5 @@ class Device:
         return held
 
 
-HEARD = frozenset({"Step", "StepDone", "CostsLearned", "WorkerLost", "ModelReady"})
+HEARD = frozenset({"Step", "StepDone", "StepFailed", "CostsLearned", "WorkerLost", "ModelReady"})
 """The types of lines that `Device.feed` takes."""

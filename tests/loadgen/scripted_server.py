@@ -38,6 +38,13 @@ class ScriptedServer:
         self.redirect_to: str | None = None
         """Answer every HTTP request with a redirect to this URL."""
         self._lock = threading.Lock()
+        self._opened = threading.Condition(self._lock)
+
+    def until_open(self, sockets: int) -> None:
+        """Returns when so many have been opened. Raises TimeoutError: within 10 s there were not."""
+        with self._opened:
+            if not self._opened.wait_for(lambda: len(self.sockets) >= sockets, 10.0):
+                raise TimeoutError(f"only {len(self.sockets)} of {sockets} sockets were opened")
 
     def on_http(self, connection: ServerConnection, request: Request) -> Response | None:
         if self.redirect_to is not None:
@@ -55,8 +62,9 @@ class ScriptedServer:
         return None if declined is None else connection.respond(*declined)
 
     def on_socket(self, connection: ServerConnection) -> None:
-        with self._lock:
+        with self._opened:
             self.sockets.append(connection)
+            self._opened.notify_all()
         try:
             for frame in connection:
                 request = json.loads(frame)

@@ -265,7 +265,6 @@ def test_the_first_model_listed_is_taken() -> None:
 @pytest.mark.parametrize(
     ("models", "sentence"),
     [
-        ((401, '{"error": {"message": "The key is wrong."}}'), r"answers: The key is wrong\."),
         ((404, "nothing here"), "answers: HTTP 404 Not Found"),
         ((200, "nothing here"), "does not list models"),
         ((200, '{"data": []}'), "lists no model"),
@@ -278,6 +277,27 @@ def test_a_server_without_a_list_of_models_asks_for_the_name(models: tuple[int, 
             first_model(server.url, None, 5.0)
     assert "--model" in str(unreachable.value)
     assert "\n" not in str(unreachable.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"), [(None, "Give a key with --key."), ("wrong", "with --key is none of its keys.")]
+)
+async def test_who_lacks_the_key_is_told_of_it_and_not_of_the_model(key: str | None, hint: str) -> None:
+    refusal = (401, '{"error": {"message": "The key is wrong."}}')
+    with scripted_server(answer) as server:
+        server.models = refusal
+        server.decline = lambda upgrade: refusal
+        with pytest.raises(Unreachable, match=rf"answers: The key is wrong\. \(.*{hint}\)$"):
+            first_model(server.url, key, 5.0)
+        with pytest.raises(NotOpened, match=rf"answers: The key is wrong\. \(.*{hint}\)$"):
+            await Socket.open(server.url, key)
+
+
+def test_a_server_that_is_not_ready_is_not_helped_by_a_name() -> None:
+    with scripted_server(answer) as server:
+        server.models = (503, '{"error": {"message": "The model is being loaded."}}')
+        with pytest.raises(Unreachable, match=r"answers: The model is being loaded\.$"):
+            first_model(server.url, None, 5.0)
 
 
 def test_a_list_of_models_that_nobody_serves(free_port: int) -> None:

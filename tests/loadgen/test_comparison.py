@@ -112,6 +112,18 @@ def test_the_pause_that_a_policy_makes_stands_out_in_its_column() -> None:
     assert cells(text, "B waits: others pause") == ["420 ms", "532 ms", "20 ms", "24.0 s"]
 
 
+def test_a_late_pause_of_an_answer_that_met_its_targets_is_explained_and_no_other() -> None:
+    even = tuple(11.0 + n / 2 for n in range(300))
+    hiccup = life(token_times=(*even, even[-1] + 0.8), ended_s=even[-1] + 0.8)
+    pause = life(token_times=(*even, even[-1] + 1.1), ended_s=even[-1] + 1.1)
+    assert (hiccup.met, pause.met) == (True, False)
+    rule = "met all the same where 99% of the gaps keep theirs and none is over 2 times as long."
+    for one, explained in ((hiccup, True), (pause, False), (life(), False)):
+        text = printed([Timeline("slack", (one,))])
+        assert cells(text, "A: longest pause")[0].startswith("late") == (one.gaps_s[-1] > 0.5)
+        assert (rule in text) == explained
+
+
 def test_a_row_a_policy_tells_who_met_the_targets() -> None:
     good = Timeline("slack", (life(), life("B")), (Turn(0.0, 1.0),))
     bad = Timeline("prefill_first", (life(arrived_s=9.0, preemptions=2), refused("B")), (Turn(0.0, 1.0),))

@@ -40,14 +40,14 @@ def test_a_server_that_opens_no_socket_is_exit_code_2(capsys: pytest.CaptureFixt
     with scripted_server(answer) as server:
         server.decline = lambda upgrade: (401, '{"error": {"code": "authentication_failed", "message": "Wrong key."}}')
         assert rota_load(server, sockets=2) == 2
-    assert capsys.readouterr().err.endswith(" answers: Wrong key.\n")
+    assert capsys.readouterr().err.endswith(" answers: Wrong key. (Give a key with --key.)\n")
 
 
 def test_what_a_server_says_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with scripted_server(answer) as server:
         server.decline = lambda upgrade: (401, json.dumps({"error": {"message": "Wrong\x1b[2J\x9b key.\r\nOK"}}))
         assert rota_load(server, sockets=2) == 2
-        assert capsys.readouterr().err.endswith(" answers: Wrong[2J key. OK\n")
+        assert capsys.readouterr().err.endswith(" answers: Wrong[2J key. OK (Give a key with --key.)\n")
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ async def test_idle_sockets_are_open_and_silent_for_as_long_as_the_run_and_answe
     answered: list[bool] = []
 
     def ping_the_others(connection: ServerConnection, asked: Body) -> None:
+        server.until_open(6)
         answered.extend(other.ping().wait(10) for other in server.sockets if other is not connection)
         answer(connection, asked)
 
@@ -147,6 +148,7 @@ async def test_idle_sockets_are_open_and_silent_for_as_long_as_the_run_and_answe
 
 async def test_idle_sockets_that_the_server_closed_are_not_told_as_open() -> None:
     def close_the_others(connection: ServerConnection, asked: Body) -> None:
+        server.until_open(3)
         for other in server.sockets:
             if other is not connection:
                 other.close()
