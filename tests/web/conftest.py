@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page
+from playwright.async_api import Browser, ConsoleMessage, Page, expect
 from playwright.async_api import TimeoutError as PageTimeoutError
 
 from tests.web.scripted_server import ScriptedServer, Socket, running
@@ -78,7 +78,13 @@ class Chat:
     socket: Socket
 
     async def ask(self, question: str) -> None:
-        await self.page.get_by_label("Your message").fill(question)
+        """As somebody does who waits for their turn: the page may still have to read that the last answer ended."""
+        await expect(self.page.get_by_role("button", name="Stop")).to_be_hidden()
+        await self.enter(question)
+
+    async def enter(self, text: str) -> None:
+        """Whoever's turn it is."""
+        await self.page.get_by_label("Your message").fill(text)
         await self.page.keyboard.press("Enter")
 
 

@@ -21,7 +21,7 @@ from actors.pages import read_pages
 from protocol.errors import ErrorCode, WireError
 
 MODEL = "SmolLM2-135M-Instruct"
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 KEY_PREFIX = "openai-insecure-api-key."
 Json = dict[str, Any]
 

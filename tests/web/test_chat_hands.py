@@ -47,7 +47,7 @@ async def test_enter_while_the_model_answers_keeps_the_message_in_the_box(chat: 
     await answer.begin("One")
     hint, kept = chat.page.locator(".hint"), chat.page.locator(".kept")
     await expect(hint.locator("span:visible").first).to_have_text("Esc stops · Enter sends once the answer has ended")
-    await chat.ask("and then")
+    await chat.enter("and then")
     await expect(chat.page.get_by_label("Your message")).to_have_value("and then")
     why = "Not sent yet: the model is still answering. It can be sent when the answer has ended; Esc stops it."
     await expect(kept).to_have_text(why)
@@ -69,7 +69,7 @@ async def test_each_enter_while_the_model_answers_is_heard_until_the_box_is_empt
     await (await chat.socket.asked()).begin("One")
     status = chat.page.get_by_role("status")
     await expect(status).to_have_text("Writing…")
-    await chat.ask("and then")
+    await chat.enter("and then")
     first = await status.text_content()
     await chat.page.keyboard.press("Enter")
     assert await status.text_content() != first  # only a change is read aloud
@@ -82,7 +82,7 @@ async def test_on_a_phone_the_note_does_not_speak_of_keys_it_has_not_got(phone: 
     chat = Chat(phone, server, await server.socket())
     await chat.ask("Count.")
     await (await chat.socket.asked()).begin("One")
-    await chat.ask("and then")
+    await chat.enter("and then")
     await expect(phone.locator(".kept")).to_have_text(
         "Not sent yet: the model is still answering. It can be sent when the answer has ended."
     )

@@ -71,6 +71,8 @@ async def test_on_a_wide_screen_the_assistant_stands_beside_the_laptops_and_stay
 async def test_on_a_phone_a_link_leads_to_the_assistant_and_another_one_back(
     phone: Page, server: ScriptedServer, tmp_path: Path
 ) -> None:
+    # At once where the link leads: what is tapped while it still moves is scrolled to, and tapped once more.
+    await phone.emulate_media(reduced_motion="reduce")
     await phone.goto(f"{server.origin}/embed")
     await expect_no_sideways_scroll(phone)
     await phone.get_by_role("link", name="Ask the shopping assistant").tap()
