@@ -335,22 +335,27 @@ def _variants() -> Iterator[Variant]:
         ):
             keys, options = _tiling(head_dim, 2)
             shape = {"HEAD_DIM": head_dim, "PADDED": _padded(head_dim), "WINDOW": window, "SPLIT": SPLIT}
+            likely = block_size == 64 or (head_dim == 64 and bool(window))
             own = {"GROUP": group, "KV_HEADS": 8, "BLOCK_SIZE": block_size, "KEYS": keys, **_parts(head_dim)}
             name = f"{form}, heads of {head_dim}, blocks of {block_size}, groups of {group}"
-            yield _variant(_attend, name + ", window" * bool(window), form, shape | own, options)
+            yield _variant(_attend, name + ", window" * bool(window), form, shape | own, options, likely)
         for form, window in (("bf16", 0), ("fp16", 4096)):
             shape = {"HEAD_DIM": head_dim, "PADDED": _padded(head_dim), "WINDOW": window, "SPLIT": SPLIT}
             name = f"{form}, heads of {head_dim}"
-            yield _variant(_merge, name + ", window" * bool(window), form, shape | {"HEADS": 32}, MERGE_OPTIONS)
+            yield _variant(
+                _merge, name + ", window" * bool(window), form, shape | {"HEADS": 32}, MERGE_OPTIONS, not window
+            )
 
 
-def _variant(kernel: Any, name: str, form: str, constexprs: dict[str, Any], options: dict[str, Any]) -> Variant:
+def _variant(
+    kernel: Any, name: str, form: str, constexprs: dict[str, Any], options: dict[str, Any], likely: bool
+) -> Variant:
     types = dict.fromkeys(("query", "keys", "values", "out"), f"*{form}")
     types |= dict.fromkeys(("tables", "items", "item_count", "merges", "merge_count"), "*i32")
     types |= dict.fromkeys(("part_values", "part_sums", "part_maxima"), "*fp32")
     types |= {"scale": "fp32", "table_stride": "i32"}
     signature = {it: types.get(it, "constexpr") for it in kernel.arg_names}
-    return Variant(kernel, name, signature, constexprs, options)
+    return Variant(kernel, name, signature, constexprs, options, likely)
 
 
 VARIANTS = tuple(_variants())

@@ -2,7 +2,7 @@
 
     python -m kernels.triton.compiling            # every module of kernels.triton
     python -m kernels.triton.compiling PACKAGE    # of another package
-    python -m kernels.triton.compiling --brief    # in one of the two 16-bit types, where a kernel comes in both
+    python -m kernels.triton.compiling --brief    # each kernel with each tile once, in one 16-bit type
 
 Prints a table, and ends with 1 and a sentence for each fault: a variant that does not compile, spills registers, or
 needs more shared memory than a program can have, and a kernel that is launched but stands in no `VARIANTS`.
@@ -152,12 +152,14 @@ def _calls(source: str) -> set[str]:
 
 
 def places_of(package: str, *, brief: bool = False) -> list[tuple[str, int]]:
-    """Each variant by its module and its index there. `brief`: one of those that differ in nothing but which 16-bit
-    type they take, since bf16 and fp16 fill the same registers."""
+    """Each variant by its module and its index there. `brief`: of the likely ones, and one of those that differ in
+    nothing but which 16-bit type they take, since bf16 and fp16 fill the same registers."""
     places: dict[object, tuple[str, int]] = {}
     for module in modules_of(package):
         for index, variant in enumerate(variants_of(module)):
             place = (module.__name__, index)
+            if brief and not variant.likely:
+                continue
             places.setdefault(_but_for_16_bits(variant) if brief else place, place)
     return list(places.values())
 
@@ -268,7 +270,7 @@ def table_of(done: Iterable[Compiled]) -> Table:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kernels.triton.compiling", description=__doc__.split("\n")[0])
     parser.add_argument("package", nargs="?", default="kernels.triton", help="whose modules [%(default)s]")
-    parser.add_argument("--brief", action="store_true", help="of kernels in two 16-bit types, only one")
+    parser.add_argument("--brief", action="store_true", help="each kernel with each tile once")
     args = parser.parse_args(arguments)
     if triton.knobs.runtime.interpret:
         print("TRITON_INTERPRET is set, and what is interpreted is not compiled: unset it.", file=sys.stderr)

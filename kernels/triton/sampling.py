@@ -265,7 +265,7 @@ def _variants() -> tuple[Variant, ...]:
                 names = kernel.arg_names
                 signature = {it: "constexpr" if it.isupper() else types.get(it, "*fp32") for it in names}
                 mine = {it: value for it, value in frozen.items() if it in names}
-                variants.append(Variant(kernel, f"{dtype}, {name}", signature, mine, options(warps)))
+                variants.append(Variant(kernel, f"{dtype}, {name}", signature, mine, options(warps), dtype != "fp16"))
     return tuple(variants)
 
 

@@ -20,3 +20,5 @@ class Variant:
     signature: dict[str, str]
     constexprs: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
+    likely: bool = True
+    """Whether it is tried where there is little time. If not, another one has the same tiles."""
