@@ -63,7 +63,7 @@ async def test_whatever_a_model_writes_is_shown_and_nothing_of_it_runs(browser: 
     await expect(page.locator(".copy")).to_be_visible()
     assert longest_task_ms(await browser.stop_tracing()) < 500
     assert await page.evaluate("window.pwned") is None
-    assert requests == []
+    assert set(requests) <= {f"{chat.server.origin}/favicon.svg"}, "the browser asks for it when it likes"
     hrefs = await page.locator(".answer a").evaluate_all("links => links.map(link => link.protocol)")
     assert set(hrefs) <= {"http:", "https:"}
     await expect(page.locator(".answer").locator("script, img, svg:not(.icon), iframe")).to_have_count(0)
