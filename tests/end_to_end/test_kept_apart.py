@@ -173,7 +173,9 @@ async def test_a_key_has_so_many_running_on_all_its_sockets_together(guarded: Se
 
 async def test_a_server_under_tls_says_so_and_answers(own: Start, legible_folder: Path, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
-    server = own("--model", str(legible_folder), "--tls-cert", str(certificate), "--tls-key", str(key))
+    server = own(
+        "--model", str(legible_folder), "--kernels", "none", "--tls-cert", str(certificate), "--tls-key", str(key)
+    )
     [ready] = server.logged("engine.ready")
     assert ready["url"] == f"wss://127.0.0.1:{server.port}/v1/responses"
     assert f"https://127.0.0.1:{server.port}/" in server.output + ready["page"]
