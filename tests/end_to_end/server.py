@@ -272,6 +272,8 @@ def start(
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module, "serve", "--port", str(port), "--log-format", "json", *arguments]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
+    if "--model" not in arguments:
+        inherited.pop("OMP_NUM_THREADS", None)
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as errors:
         process = subprocess.Popen(
             command,
