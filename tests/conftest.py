@@ -6,6 +6,7 @@ each is given a profile of its own, as `new_page` gives one.
 """
 
 import os
+import signal
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
@@ -30,6 +31,10 @@ settings.register_profile(
 )
 settings.load_profile("rota")
 
+# In the background of a script nobody listens to Ctrl-C, and whoever is started from there does not either.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TESTS = Path(__file__).parent
 CHROMIUM = Path("/usr/bin/chromium")
 PATIENCE_MS = 30_000
@@ -38,6 +43,10 @@ PATIENCE_MS = 30_000
 
 LONGEST = ("end_to_end", "soak", "kernels/triton", "simulation", "gpu", "web")
 """Folders whose files take longest: begun last, one of them would keep a single core busy at the end."""
+
+FROM_OUTSIDE = ("end_to_end", "web")
+"""Folders whose tests watch other processes, which a busy machine may keep waiting: in CI, one that fails is tried once
+more, and how it failed is told at the end."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,8 +71,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         alone = {item.path for item in items if item.get_closest_marker("alone") is not None}
         items.sort(key=lambda item: (item.path in alone, _turn(item.path.relative_to(TESTS))))
     for item in items:
+        if "CI" in os.environ and item.path.relative_to(TESTS).parts[0] in FROM_OUTSIDE:
+            item.add_marker(pytest.mark.flaky(reruns=1))
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What passed only when it was tried once more has a race in it, or what it tests has."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"tried once more: {report.nodeid}", sep="_")
+        terminalreporter.line(report.longreprtext)
 
 
 def _turn(file: Path) -> int:

@@ -1,4 +1,4 @@
-"""All seven actors in virtual time, thousands of times, with faults at any message (DESIGN, "Proof by simulation")."""
+"""All seven actors in virtual time, a thousand times, with faults at any message (DESIGN, "Proof by simulation")."""
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
