@@ -9,18 +9,20 @@ class MessageRate:
         self._most = float(at_once)
         self._left = self._most
         self._at: float | None = None
-        self.over = 0
-        """Messages too many since the last one that was not."""
+        self.over = 0.0
+        """Messages too many, forgotten as fast as others are let in: whoever goes on with more than twice the rate has
+        ever more, though some find room in between."""
 
     def take(self, at: float, worth: int = 1) -> float:
         """One has come that counts as `worth`. Returns in how many seconds there would be room for it, 0 when there
         is."""
         if self._at is not None:
-            self._left = min(self._most, self._left + max(0.0, at - self._at) * self._per_s)
+            passed = max(0.0, at - self._at) * self._per_s
+            self._left = min(self._most, self._left + passed)
+            self.over = max(0.0, self.over - passed)
         self._at = at
         if self._left < worth:
             self.over += 1
             return (worth - self._left) / self._per_s
         self._left -= worth
-        self.over = 0
         return 0.0

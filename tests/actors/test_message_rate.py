@@ -13,8 +13,10 @@ def test_so_many_at_once_and_then_as_time_passes() -> None:
     assert [rate.take(10.0) for _ in range(3)] == [0.0, 0.0, 0.0]
     assert rate.take(10.0) == pytest.approx(0.5)
     assert rate.take(10.25) == pytest.approx(0.25)
-    assert rate.over == 2
+    assert rate.over == 1.5
     assert rate.take(10.5) == 0.0
+    assert rate.over == 1.0
+    assert rate.take(11.0) == 0.0
     assert rate.over == 0
 
 
@@ -30,6 +32,27 @@ def test_never_more_than_the_rate_allows(waits: list[float], per_s: float, at_on
         now += wait
         taken += rate.take(now) == 0
     assert taken <= at_once + now * per_s + 1e-6
+
+
+@given(st.floats(0.1, 1_000), st.integers(1, 50), st.floats(2.5, 1_000))
+def test_who_goes_on_faster_than_twice_the_rate_has_ever_more_too_many(
+    per_s: float, at_once: int, times: float
+) -> None:
+    """Though it finds room each time that one more is let in."""
+    rate, found_room, number = MessageRate(per_s, at_once), 0, 0
+    while rate.over <= at_once:
+        found_room += rate.take(number / (per_s * times)) == 0
+        number += 1
+        assert number < 10 * at_once * times / (times - 2) + 10
+    assert found_room >= at_once
+
+
+@given(st.floats(0.1, 1_000), st.integers(1, 50), st.floats(0.1, 2))
+def test_who_goes_on_more_slowly_is_refused_at_most(per_s: float, at_once: int, times: float) -> None:
+    rate = MessageRate(per_s, at_once)
+    for number in range(1_000):
+        rate.take(number / (per_s * times))
+        assert rate.over <= 2
 
 
 async def test_a_request_too_many_is_refused_with_a_time_and_later_ones_are_taken(make_rig: MakeRig) -> None:
@@ -86,6 +109,18 @@ async def test_who_goes_on_is_let_go(make_rig: MakeRig, frame: str) -> None:
     assert rig.socket.closed[0] == (1008, "too many messages")
     said = [kind for kind in rig.kinds() if kind.startswith("error")]
     assert len(said) <= 11, "nothing is answered any more"
+
+
+@pytest.mark.parametrize("frame", ["{", '{"type":"response.create","model":"m","input":"x"}'])
+async def test_a_flood_of_which_some_find_room_is_let_go(make_rig: MakeRig, frame: str) -> None:
+    rig = make_rig(messages_per_s=200.0, messages_at_once=20)
+    for _ in range(400):
+        rig.socket.incoming.put_nowait(frame)
+        await rig.settle()
+        rig.now += 0.001
+        if rig.socket.closed:
+            break
+    assert rig.socket.closed[0] == (1008, "too many messages")
 
 
 async def test_who_sends_as_fast_as_it_may_is_kept(make_rig: MakeRig) -> None:
