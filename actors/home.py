@@ -143,7 +143,7 @@ class Home:
         elsewhere = errors.response_resumed_elsewhere(resume.request)
         if answer.visit is not None:
             self._tell(answer.visit.connection, RelayEnded(resume.request, answer.visit.number, elsewhere))
-        elif answer.reader is Reader.HERE and resume.request not in self._kept:
+        elif answer.reader is Reader.HERE and not answer.told:
             self._answers.leave_lane(answer, elsewhere)
         if resume.request not in self._kept:
             self._be_read(answer)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from protocol.errors import response_not_found, shutting_down
+from protocol.errors import WireError, response_not_found, shutting_down
 from protocol.messages import (
     Accepted,
     Cancel,
@@ -345,6 +345,28 @@ async def test_a_socket_that_is_closed_tells_the_end_of_what_it_reads_from_afar_
     assert second.kinds("a")[-1] == "failed"
     assert second.events[-1]["response"]["rota"]["error_code"] == "shutting_down"
     assert first.cancels == [Cancel(request, first.now, None)]
+
+
+@pytest.mark.parametrize("error", [None, shutting_down()], ids=["cancelled", "failed"])
+@pytest.mark.parametrize("engine_first", [False, True], ids=["before the engine lets go", "after"])
+async def test_who_comes_for_a_response_that_its_closing_socket_has_just_ended_hears_its_end(
+    make_rig: MakeRig, error: WireError | None, engine_first: bool
+) -> None:
+    line = Line(make_rig)
+    first, request = await line.begun(close_s=5)
+    other = await first.running("b", resumable=True)
+    first.socket.room.clear()  # its goodbye waits for a reader
+    with capture_logs() as said:
+        first.tell(CloseConnection(1, 1008, "too much is left unread", error))
+        if engine_first:
+            first.end(request)
+        second = await line.resumed(request, 0)
+        first.end(request)
+        first.end(other)
+        await line.settle()
+    assert [line for line in said if line["log_level"] in ("error", "critical")] == []
+    assert numbers(second) == list(range(1, numbers(second)[-1] + 1))
+    assert second.kinds("a")[-1] == ("incomplete" if error is None else "failed")
 
 
 async def test_a_home_that_fails_ends_what_is_read_elsewhere(
