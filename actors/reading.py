@@ -23,13 +23,20 @@ class Unread(Protocol):
     read_at: float
     """When it was read last, 0 if never. Not to be changed from outside."""
 
+    @property
+    def burden_s(self) -> float:
+        """By how much later than now it counts as read, for the part that has been read of what it brings, and what
+        that will cost: 0 where nothing has been. Bounded."""
+        ...
+
     def read_some(self) -> bool:
         """Read a bounded piece. Returns whether there is more that can be read now."""
         ...
 
 
 class Reading:
-    """Whoever was read longest ago is next, so that one who says little does not wait behind those who say much.
+    """Whoever was read longest ago is next, so that one who says little does not wait behind those who say much, be it
+    often or at once (`burden_s`).
 
     However many there are, they share `TURN_S`. `call_soon(work)` has it done in the next turn of the loop.
     """
@@ -44,7 +51,9 @@ class Reading:
 
     def wait(self, place: Unread) -> None:
         """It has something to be read in another turn. Each may wait once."""
-        heappush(self._waiting, (place.read_at, next(self._numbers), place))
+        burden_s = place.burden_s
+        counts_as_read_at = self._clock() + burden_s if burden_s else place.read_at
+        heappush(self._waiting, (counts_as_read_at, next(self._numbers), place))
         self._look_for_a_turn()
 
     def come(self, place: Unread) -> None:

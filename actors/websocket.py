@@ -39,8 +39,12 @@ _TEXT = 0x81
 _SHORT_HEAD, _LONG_HEAD = struct.Struct("!BBH").pack, struct.Struct("!BBQ").pack
 _PIECE = 2**9
 """Bytes that are surely read at once: of the smallest frames 85, in about 1 ms."""
-_MESSAGE_S = 0.0001
-"""What comes of a message, in the tasks that wait for it, takes about as long in the same turn of the loop."""
+_MESSAGE_S, _BYTE_S = 0.0001, 2e-7
+"""What comes of a message, in the tasks that wait for it, takes at most about as long in the same turn of the loop: and
+so much more for each of its bytes, of the worst (numbers of one digit, read twice to say which one is none)."""
+_BURDEN, _LONGEST_BURDEN_S = 25.0, 2.0
+"""Seconds by which one who brings a message counts as read later, for each second that it takes. One of 200 KB lets go
+first who comes within the next second; the largest waits two at most."""
 FRAGMENTS_PER_S, FRAGMENTS_AT_ONCE = 200, 8_192
 """Two messages, each of as many fragments as the library puts together."""
 CONTROL_FRAME = 8
@@ -83,6 +87,8 @@ class HttpConnection(ServerConnection, ABC):
         """Those that are no message of their own."""
         self._flooded = False
         self._dropped = 0
+        self._message_bytes = 0
+        """As far as they have been read."""
         super().connection_made(transport)
         self.recv_messages.pause, self.recv_messages.resume = self._pause, self._resume
 
@@ -130,7 +136,12 @@ class HttpConnection(ServerConnection, ABC):
         self._waits = self._can_be_read
         return self._waits
 
+    @property
+    def burden_s(self) -> float:
+        return min(_LONGEST_BURDEN_S, _BURDEN * _BYTE_S * self._message_bytes)
+
     def _read(self, data: bytes) -> None:
+        self._message_bytes += len(data)
         super().data_received(data)
         if self._frames.over and self.protocol.state in (OPEN, State.CLOSING) and not self.protocol.eof_sent:
             self._flooded = True
@@ -150,7 +161,8 @@ class HttpConnection(ServerConnection, ABC):
         elif event.opcode is Opcode.CONT or not event.fin:
             self._frames.take(self.loop.time())
         if event.fin and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-            self._reading.spend(_MESSAGE_S)
+            self._reading.spend(_MESSAGE_S + self._message_bytes * _BYTE_S)
+            self._message_bytes = 0
 
     def _pause(self) -> None:
         self._full = True

@@ -38,6 +38,7 @@ class Place:
         self.pieces = pieces
         self.piece_s = piece_s
         self.read_at = 0.0
+        self.burden_s = 0.0
         self.read: list[str] = []
 
     def read_some(self) -> bool:
@@ -140,3 +141,19 @@ def test_everything_is_read_and_no_turn_is_longer_than_its_time_and_a_piece(
         loop.turn()
         assert loop.now - before <= TURN_S + longest + 1e-9
     assert [len(place.read) for place in many] == [pieces for pieces, _ in all_of_them]
+
+
+def test_who_brings_little_goes_before_those_who_bring_much_until_they_have_waited_for_it() -> None:
+    loop = Loop()
+    late, little, *much = places(loop, "late", "little", "a", "b")
+    for place in much:
+        place.burden_s = 1.0
+    loop.reading.spend(TURN_S)  # nobody is read in this turn any more
+    for place in much:
+        loop.reading.wait(place)
+    little.read_at = 0.9
+    loop.reading.wait(little)
+    late.read_at = 2.1
+    loop.reading.wait(late)
+    loop.rest()
+    assert little.read == ["little", "a", "b", "late"]

@@ -291,3 +291,45 @@ async def test_whatever_bytes_follow_an_upgrade_the_socket_ends_and_the_next_one
         await house.left.wait()
     status, _, _ = await house.get("/healthz")
     assert status == 200
+
+
+async def test_large_messages_that_are_whole_at_once_are_handed_on_one_in_a_turn(make_house: MakeHouse) -> None:
+    """What is made of each takes milliseconds, in the turn in which it is handed on."""
+    turn, handed_on, all_heard = 0, list[int](), asyncio.Event()
+
+    async def hear(open_: Socket, _: str) -> None:
+        with contextlib.suppress(SocketGone):
+            while True:
+                await open_.recv()
+                handed_on.append(turn)
+                if len(handed_on) == len(clients):
+                    all_heard.set()
+
+    async def turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    house = await make_house(hear)
+    message = frame(TEXT, b"x" * 40_000)
+    clients = [await asyncio.open_connection("127.0.0.1", house.server.port) for _ in range(8)]
+    counting = asyncio.create_task(turns())
+    try:
+        async with asyncio.timeout(20):
+            for reader, writer in clients:
+                writer.write(UPGRADE + b"\r\n")
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(message[:-1])
+                await writer.drain()
+            for _ in range(200):  # what has been written so far is read meanwhile
+                await asyncio.sleep(0)
+            assert handed_on == []
+            for _, writer in clients:
+                writer.write(message[-1:])
+            await all_heard.wait()
+    finally:
+        counting.cancel()
+        for _, writer in clients:
+            writer.close()
+    assert len(set(handed_on)) == len(clients), "several in one turn of the loop"
