@@ -109,3 +109,17 @@ def _put_aside(connection: Connection, event: dict[str, object]) -> None:
     frame = FrameReceived(json.dumps(event).encode(), 0.0)
     if connection._aside or not connection.mailbox.offer(frame):
         connection._set_aside(frame)
+
+
+async def test_what_waits_counts_as_what_it_takes_in_memory(make_rig: MakeRig) -> None:
+    """One smiley, and Python keeps four bytes of every letter beside it."""
+    rig = make_rig(waiting_bytes=8_000)
+    first = await rig.running("a")
+    for text in ("x" * 3_000, "x" * 3_000 + "☺"):
+        frame = {"type": "response.create", "model": "m", "stream_id": "a", "input": text}
+        rig.socket.incoming.put_nowait(json.dumps(frame, ensure_ascii=False))
+    rig.end(first)
+    await rig.settle()
+    assert len(rig.asks) == 2
+    rig.end(rig.asks[1].request)
+    await rig.until(lambda: rig.kinds("a")[-1] == "error:server_overloaded")
