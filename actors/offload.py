@@ -5,21 +5,24 @@ is. Actors are given an `Offload`, so that a simulation can give them one withou
 """
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
 
 class Offload(Protocol):
-    """Runs `work` off the event loop, then calls `done` on the loop with what it returned or raised."""
+    """Runs `work` off the event loop, then calls `done` on the loop with what it returned or raised. `whose`: each has
+    a turn in which one piece of its work is done."""
 
-    def __call__(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None: ...
+    def __call__(self, work: Callable[[], T], done: Callable[[T | Exception], None], whose: str = "") -> None: ...
 
 
 class OffloadThread:
-    """One thread, in which work is done in the order it was given.
+    """One thread, in which everyone's work is done in turn, and the work of one in the order it was given.
 
     Made inside the event loop to which results go back. Work that has not begun when it is closed is never done.
     """
@@ -27,8 +30,11 @@ class OffloadThread:
     def __init__(self, name: str = "offload") -> None:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._lock = Lock()
+        self._waiting: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
+        """By whose it is, next first."""
 
-    def __call__(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+    def __call__(self, work: Callable[[], T], done: Callable[[T | Exception], None], whose: str = "") -> None:
         def job() -> None:
             try:
                 result: T | Exception = work()
@@ -38,7 +44,17 @@ class OffloadThread:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(done, result)
 
-        self._executor.submit(job)
+        with self._lock:
+            self._waiting.setdefault(whose, deque()).append(job)
+        self._executor.submit(self._do_next)
+
+    def _do_next(self) -> None:
+        with self._lock:
+            whose, jobs = self._waiting.popitem(last=False)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[whose] = jobs
+        job()
 
     def close(self) -> None:
         """Returns when the work that had begun is done."""

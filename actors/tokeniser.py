@@ -214,18 +214,30 @@ class Tokeniser(Actor[TokeniserInbox]):
         work = partial(_prompt, self._vocabulary, request, most_input)
         if length.text_bytes + _MESSAGE_BYTES * length.messages <= _INLINE_BYTES:
             self._tokenised(_outcome(ask.request, _result(work)))
-        elif len(self._offloaded) < self._most_offloaded:
-            self._offloaded[ask.request] = ask.tenant
-            self._offload(work, lambda result: self._mailbox.tell(_outcome(ask.request, result)))
+        elif (full := self._full(ask.tenant)) is not None:
+            self._refuse(ask, errors.server_overloaded(full, _RETRY_AFTER_MS))
         else:
-            what = f"All {self._most_offloaded:,} places for long prompts are taken"
-            self._refuse(ask, errors.server_overloaded(what, _RETRY_AFTER_MS))
+            self._offloaded[ask.request] = ask.tenant
+            self._offload(work, lambda result: self._mailbox.tell(_outcome(ask.request, result)), ask.tenant)
+
+    def _full(self, tenant: str) -> str | None:
+        """Why no more long prompts of this key are taken, in a sentence without its full stop; None: they are. No key
+        may have more places than are left free, so that none takes them all from the others; "", where no key is
+        needed, is everyone."""
+        free = self._most_offloaded - len(self._offloaded)
+        mine = self._waiting_of(tenant) if tenant else 0
+        if free > mine:
+            return None
+        whose = " that this key may have" if free else ""
+        return f"All places for long prompts{whose}, of {self._most_offloaded:,}, are taken"
+
+    def _waiting_of(self, tenant: str) -> int:
+        return sum(other == tenant for other in self._offloaded.values())
 
     def _too_often(self, ask: Ask) -> WireError | None:
         """A key that has asked as often as it may must not keep others from being read. Admission counts, and asks
         again; those that are being tokenised it has not counted yet."""
-        ahead = sum(tenant == ask.tenant for tenant in self._offloaded.values())
-        return self._allowances.refusal(ask.tenant, self._clock(), ahead)
+        return self._allowances.refusal(ask.tenant, self._clock(), self._waiting_of(ask.tenant))
 
     def _open(self, ask: Ask) -> _Request | WireError:
         if self._model is None:

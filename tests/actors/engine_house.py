@@ -93,7 +93,7 @@ class House:
         )
         self.running: asyncio.Task[None]
 
-    def _offload(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def _offload(self, work: Callable[[], Any], done: Callable[[Any], None], whose: str = "") -> None:
         """A thread that is none."""
         try:
             result = work()

@@ -168,7 +168,7 @@ def test_what_a_worker_said_before_one_of_its_three_raised_does_not_count_as_bei
         assert (len(house.workers), len(house.announced)) == (2, 1)
 
     def late(house: House) -> None:
-        def read_slowly(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        def read_slowly(work: Callable[[], Any], done: Callable[[Any], None], whose: str = "") -> None:
             house.loop.call_later(2.0, done, work())
 
         house.engine._offload = read_slowly

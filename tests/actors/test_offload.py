@@ -33,3 +33,18 @@ async def test_whoever_was_promised_a_result_may_wait_for_it_and_for_an_error_to
     with pytest.raises(ZeroDivisionError):
         await promised(offload, lambda: 1 // 0)
     offload.close()
+
+
+async def test_everyone_has_a_turn_however_much_work_one_brings() -> None:
+    offload = OffloadThread()
+    begin = threading.Event()
+    order: list[str] = []
+    last: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    offload(begin.wait, lambda _: None)
+    for whose, name in (("anna", "a1"), ("anna", "a2"), ("anna", "a3"), ("bert", "b1"), ("anna", "a4"), ("bert", "b2")):
+        offload(lambda name=name: order.append(name), lambda _: None, whose)  # type: ignore[misc]
+    offload(lambda: None, last.set_result, "anna")
+    begin.set()
+    await last
+    assert order == ["a1", "b1", "a2", "b2", "a3", "a4"]
+    offload.close()

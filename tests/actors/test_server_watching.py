@@ -40,7 +40,7 @@ class Watched:
             self.left.set()
 
 
-def at_once(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+def at_once(work: Callable[[], Any], done: Callable[[Any], None], whose: str = "") -> None:
     """A thread that is none."""
     asyncio.get_running_loop().call_soon(done, work())
 

@@ -35,6 +35,17 @@ async def test_only_so_many_long_prompts_wait() -> None:
     assert len(stage.work) == 2
 
 
+async def test_no_key_takes_all_places_for_long_prompts_from_the_others() -> None:
+    stage = Stage(most_offloaded=8)
+    await stage.send(*(ask(f"a{n}", tenant="anna", input=LONG) for n in range(20)))
+    assert len(stage.work) == 4
+    assert stage.refusal() == "server_overloaded"
+    await stage.send(*(ask(f"b{n}", connection=2, tenant="bert", input=LONG) for n in range(20)))
+    assert len(stage.work) == 6
+    await stage.send(ask("c", connection=2, tenant="cleo", input=LONG))
+    assert len(stage.work) == 7
+
+
 async def test_what_a_key_asks_beyond_its_minute_is_not_tokenised_and_the_others_go_on() -> None:
     allowances = Allowances({"anna": 2})
     stage = Stage(allowances=allowances)
@@ -77,7 +88,7 @@ async def test_a_long_prompt_that_nobody_wants_any_more_is_not_tokenised() -> No
             return [1, 2, 3]
 
     prompts = Counting()
-    stage = Stage(prompts, most_offloaded=3)
+    stage = Stage(prompts, most_offloaded=6)
     for request in ("a", "b", "c"):
         await stage.ask(request, input=LONG)
     await stage.send(Cancel("a", 1.0), Cancel("c", 1.0, keep=""))

@@ -49,7 +49,7 @@ class Stage:
         )
         mailbox.tell(ready or model())
 
-    def _offload(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+    def _offload(self, work: Callable[[], T], done: Callable[[T | Exception], None], whose: str = "") -> None:
         def job() -> None:
             try:
                 done(work())

@@ -284,7 +284,7 @@ class World:
         self._last_id += 1
         return f"{self._last_id:032x}"
 
-    def _offload(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def _offload(self, work: Callable[[], Any], done: Callable[[Any], None], whose: str = "") -> None:
         """A thread that is none: the work is done at once, and its result comes some time later."""
         try:
             result: Any = work()
