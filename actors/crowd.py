@@ -44,15 +44,17 @@ class Crowd:
         """It has been let in, or has gone."""
         _less(self._knocking, neighbourhood(peer))
 
-    def limit_reached(self, address: str) -> int | None:
-        """The limit that keeps one more of this address out, if one does."""
+    def limit_reached(self, address: str) -> str | None:
+        """What keeps one more of this address out, in a sentence without its full stop; None: nothing."""
         if self._inside.total() >= self._most:
-            return self._most
+            return f"{_connections(self._most)} open, the most this server takes"
         whose = neighbourhood(address)
         most = self._of_an_address
         if most is None and not is_loopback(whose):
             most = MOST_OF_AN_ADDRESS
-        return most if most is not None and self._inside[whose] >= most else None
+        if most is None or self._inside[whose] < most:
+            return None
+        return f"{_connections(most, ' from your address')} open, the most one address may have"
 
     def enter(self, address: str) -> None:
         self._inside[neighbourhood(address)] += 1
@@ -79,6 +81,10 @@ class Watchers:
 
     def leave(self, tenant: str) -> None:
         _less(self._watching, tenant)
+
+
+def _connections(count: int, whose: str = "") -> str:
+    return f"1 connection{whose} is" if count == 1 else f"{count:,} connections{whose} are"
 
 
 def _less(counts: Counter[str], whose: str) -> None:

@@ -28,7 +28,15 @@ def origin_of(text: str) -> Origin | None:
         scheme, host, port = parts.scheme.lower(), parts.hostname, parts.port
     except ValueError:
         return None
-    if scheme not in _DEFAULT_PORTS or not host or parts.path or parts.query or parts.fragment or "@" in parts.netloc:
+    if (
+        scheme not in _DEFAULT_PORTS
+        or not host
+        or "*" in host
+        or parts.path
+        or parts.query
+        or parts.fragment
+        or "@" in parts.netloc
+    ):
         return None
     return Origin(scheme, _canonical(host), _DEFAULT_PORTS[scheme] if port is None else port)
 

@@ -14,6 +14,7 @@ from socket import SO_SNDBUF, SOL_SOCKET
 from typing import cast
 
 import msgspec
+import structlog
 from msgspec import Struct
 from websockets.asyncio.server import Server as ListeningSocket
 from websockets.asyncio.server import ServerConnection, serve
@@ -40,8 +41,9 @@ from actors.keys import Keys
 from actors.metrics import Metrics
 from actors.origins import Origins, is_loopback
 from actors.pages import read_pages
-from actors.proxies import Proxies
+from actors.proxies import Proxies, Visitor
 from actors.socket import Socket
+from actors.sparing import Sparing
 from actors.websocket import WebSocket
 from protocol.errors import (
     WireError,
@@ -62,6 +64,7 @@ BACKLOG = 4096
 """Connections that wait in the system to be accepted, if it allows so many. One more tries again by itself, after a
 second, then two, then four."""
 _encode = msgspec.json.encode
+log = structlog.get_logger()
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
@@ -126,6 +129,7 @@ class Server:
         )
         self._origins = Origins(settings.origins, loopback_only=is_loopback(settings.host))
         self._watchers = Watchers(settings.watchers)
+        self._refused = Sparing()
         self._serving: set[asyncio.Task[None]] = set()
         self._listening: ListeningSocket | None = None
         # At DEBUG the library writes every header it receives, keys among them.
@@ -243,30 +247,34 @@ class Server:
         origin = ",".join(headers.get_all("Origin"))
         host = ",".join(headers.get_all("Host"))
         if origin and not self._origins.allowed(origin, visitor.scheme, host, proxied=visitor.proxied):
-            return self._decline(origin_not_allowed(origin))
+            return self._decline(visitor, origin_not_allowed(origin))
         tenant = self._tenant(headers)
         if tenant is None:
-            return with_challenge(self._decline(authentication_failed()))
+            return with_challenge(self._decline(visitor, authentication_failed()))
         if self._health.draining or not self._accepting:
-            return self._decline(shutting_down())
+            return self._decline(visitor, shutting_down())
         if self._health.model is None:
-            return self._decline(self._not_yet())
-        limit = self._crowd.limit_reached(visitor.address)
-        if limit is not None:
-            return self._decline(websocket_connection_limit_reached(limit, _RETRY_MS))
+            return self._decline(visitor, self._not_yet())
+        crowded = self._crowd.limit_reached(visitor.address)
+        if crowded is not None:
+            return self._decline(visitor, websocket_connection_limit_reached(crowded, _RETRY_MS))
         if path == TURNS and self._watchers.full(tenant):
             what = f"All places to watch from that this key may have, of {settings.watchers:,}, are taken"
             if not tenant:
                 what = f"{settings.watchers:,} watch already, the most that this server shows its turns to"
-            return self._decline(server_overloaded(what, _RETRY_MS))
+            return self._decline(visitor, server_overloaded(what, _RETRY_MS))
         return None
 
     def _turn_away(self) -> None:
         """Too many have not said yet what they want."""
         self._metrics.connections_refused.labels("websocket_connection_limit_reached").inc()
 
-    def _decline(self, error: WireError) -> Response:
+    def _decline(self, visitor: Visitor, error: WireError) -> Response:
+        """A browser's page is not shown why, so whoever runs the server is told."""
         self._metrics.connections_refused.labels(error.code).inc()
+        times = self._refused.count(error.code, asyncio.get_running_loop().time())
+        if times is not None:
+            log.warning("door.refused", code=error.code, address=visitor.address, why=error.message, times=times)
         return error_answer(error)
 
     def _tenant(self, headers: Headers) -> str | None:

@@ -207,8 +207,8 @@ def authentication_failed() -> WireError:
 def origin_not_allowed(origin: str) -> WireError:
     return WireError(
         "origin_not_allowed",
-        f"Pages from '{shown(origin)}' may not connect. Serve the page from this server, or have its operator list "
-        "that origin.",
+        f"Pages from '{shown(origin)}' may not connect. Serve the page from this server, or have its operator name "
+        "that origin in --origins, or the proxy that it came through in --trusted-proxies.",
     )
 
 
@@ -217,14 +217,9 @@ def rate_limit_exceeded(what: str, retry_after_ms: float) -> WireError:
     return WireError("rate_limit_exceeded", _try_again(what, retry_after_ms), None, retry_after_ms)
 
 
-def websocket_connection_limit_reached(limit: int, retry_after_ms: float) -> WireError:
-    """Refused before the upgrade: as many sockets are open as may be."""
-    return WireError(
-        "websocket_connection_limit_reached",
-        _try_again(f"{limit:,} connections are open, the most this server takes", retry_after_ms),
-        None,
-        retry_after_ms,
-    )
+def websocket_connection_limit_reached(what: str, retry_after_ms: float) -> WireError:
+    """Refused before the upgrade: as many sockets are open as may be. `what`: as of `rate_limit_exceeded`."""
+    return WireError("websocket_connection_limit_reached", _try_again(what, retry_after_ms), None, retry_after_ms)
 
 
 def websocket_connection_expired(max_age_s: float) -> WireError:

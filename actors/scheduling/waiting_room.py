@@ -152,7 +152,8 @@ class WaitingRoom:
         most = self._key_places.running_of(key)
         if most is None or self._keys.waiting(key) <= most:
             return None
-        return f"{most:,} requests of this key wait already, as many as it may have running"
+        wait = "1 request of this key waits" if most == 1 else f"{most:,} requests of this key wait"
+        return f"{wait} already, as many as it may have running"
 
     def remove(self, request: RequestId) -> Guest | None:
         """It waits no longer: cancelled, expired or refused."""

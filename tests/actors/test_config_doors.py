@@ -172,7 +172,16 @@ def test_an_origin_is_a_scheme_and_a_host(origin: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", ["shop.example", "https://shop.example/", "https://shop.example/chat", "ws://shop.example", "*", "null"]
+    "origin",
+    [
+        "shop.example",
+        "https://shop.example/",
+        "https://shop.example/chat",
+        "ws://shop.example",
+        "*",
+        "https://*.shop.example",
+        "null",
+    ],
 )
 def test_what_is_no_origin_is_refused_since_no_page_could_ever_have_it(origin: str, tmp_path: Path) -> None:
     assert refusal(tmp_path, "--origins", f"https://a.example,{origin}") == (

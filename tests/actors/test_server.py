@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
 from actors.metrics import Metrics
@@ -76,6 +78,23 @@ async def test_an_origin_or_host_that_is_no_address_is_not_the_servers_own(
     head = f"GET /v1/responses HTTP/1.1\nHost: {host}\nOrigin: {origin}\nConnection: Upgrade\nUpgrade: websocket"
     status, _, body = await house.http(head)
     assert (status, json.loads(body)["error"]["code"]) == (403, "origin_not_allowed")
+
+
+async def test_who_runs_the_server_is_told_why_a_page_is_kept_out_but_not_each_time(make_house: MakeHouse) -> None:
+    house = await make_house(keys={"anna": "sesame"})
+    with capture_logs() as said:
+        for _ in range(3):
+            with pytest.raises(InvalidStatus):
+                await connect(house.url, origin=Origin("https://shop.example"))
+            with pytest.raises(InvalidStatus):
+                await connect(house.url, additional_headers={"Authorization": "Bearer wr0ng-key"})
+    refused = [line for line in said if line["event"] == "door.refused"]
+    assert [line["code"] for line in refused] == ["origin_not_allowed", "authentication_failed"]
+    assert "https://shop.example" in refused[0]["why"]
+    assert "--origins" in refused[0]["why"]
+    assert "--trusted-proxies" in refused[0]["why"]
+    assert {line["address"] for line in refused} == {"127.0.0.1"}
+    assert "wr0ng" not in str(said)
 
 
 @pytest.mark.parametrize("limit", ["connections", "connections_per_address"])

@@ -131,7 +131,7 @@ async def test_unless_it_is_set_an_address_may_have_256_and_this_machine_any_num
         crowd.enter("127.0.0.1")
     status, error = await refusal(house, additional_headers={"X-Forwarded-For": "203.0.113.9"})
     assert status == 429
-    assert "256 connections are open" in error["message"]
+    assert "256 connections from your address are open" in error["message"]
     async with connect(house.url):
         pass
 

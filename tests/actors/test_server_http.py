@@ -222,7 +222,7 @@ async def test_a_listed_page_may_ask_for_the_models(make_house: MakeHouse) -> No
 @pytest.mark.parametrize(
     ("error", "seconds"),
     [
-        (websocket_connection_limit_reached(3, 1000.5), "2"),
+        (websocket_connection_limit_reached("Full", 1000.5), "2"),
         (server_overloaded("Full", 40.0), "1"),
         (authentication_failed(), None),
     ],

@@ -31,7 +31,7 @@ EVERY = [
     errors.unsupported_parameter("tools"),
     errors.unknown_parameter("tool"),
     errors.websocket_connection_expired(3600),
-    errors.websocket_connection_limit_reached(100, 1000),
+    errors.websocket_connection_limit_reached("100 connections are open", 1000),
     errors.websocket_stream_limit_reached(32),
     errors.worker_failed(1234),
 ]
