@@ -21,7 +21,7 @@ from loadgen.chat_screen import PlainScreen, Screen, TerminalScreen
 from loadgen.chat_socket import Session
 from loadgen.chat_wire import Settings, harmless_line
 from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Unreachable, first_model
-from loadgen.command_line import DEFAULT_SERVER, Misuse, is_loopback, server_url
+from loadgen.command_line import DEFAULT_SERVER, Misuse, add_key, is_loopback, server_url
 from protocol.responses import Targets
 from protocol.scenario_arguments import number, whole
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-output-tokens", type=whole(1), metavar="N", help="the longest answer (default: the server's)")
     add("--temperature", type=number(0.0, 2.0), metavar="T", help="0 to 2; 0 is greedy (default: the model's)")
     add("--seed", type=whole(0), metavar="N", help="the same number gives the same answers (default: none)")
-    add("--key", metavar="KEY", help="the API key, if the server wants one")
+    add_key(parser)
     add("--anywhere", action="store_true", help="allow a server on another machine")
 
 

@@ -3,8 +3,10 @@
 Knows URLs, numbers, files and the limits of this machine. Knows no server and no figures.
 """
 
+import argparse
 import asyncio
 import ipaddress
+import os
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,6 +27,10 @@ _SCHEMES: dict[Api, dict[str, str]] = {
 
 class Misuse(Exception):
     """The command line asks for something that cannot be done. The message is one sentence."""
+
+
+KEY_VARIABLE = "ROTA_KEY"
+"""Whose value no list of processes shows."""
 
 
 def server_url(text: str, api: Api = "responses") -> str:
@@ -51,6 +57,16 @@ def server_url(text: str, api: Api = "responses") -> str:
     path = PATHS[api] if parts.path.rstrip("/") in ("", "/v1") else parts.path
     query = f"?{parts.query}" if parts.query else ""
     return f"{schemes[parts.scheme]}://{where}{'' if port is None else f':{port}'}{path}{query}"
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """`--key`, or the environment's KEY_VARIABLE."""
+    parser.add_argument(
+        "--key",
+        metavar="KEY",
+        default=os.environ.get(KEY_VARIABLE),
+        help=f"the API key, if the server wants one (default: {KEY_VARIABLE} in the environment, if it is there)",
+    )
 
 
 def is_loopback(url: str) -> bool:

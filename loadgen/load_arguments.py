@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any, get_args
 
-from loadgen.command_line import DEFAULT_SERVER
+from loadgen.command_line import DEFAULT_SERVER, add_key
 from loadgen.exchange import Api
 from loadgen.wording import EXACT, LETTERS
 from protocol.scenario_arguments import number, targets, whole
@@ -194,7 +194,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="stop after this many seconds, whatever is still running (default: %(default)g)",
     )
     add("--model", metavar="NAME", help="the model to ask for (default: the first the server lists)")
-    add("--key", metavar="KEY", help="the API key, if the server wants one")
+    add_key(parser)
     add("--anywhere", action="store_true", help="allow a server on another machine")
     add("--json", type=Path, metavar="FILE", help="write the same figures, and those of each request, to FILE")
     add("--html", type=Path, metavar="FILE", help="write a page with the figures and plots of them")

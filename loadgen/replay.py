@@ -23,7 +23,7 @@ from rich.console import Console
 from loadgen.bodies import Prepared
 from loadgen.chat_wire import harmless_line
 from loadgen.client import CONNECT_TIMEOUT_S, NotOpened, Unreachable, first_model
-from loadgen.command_line import Misuse, allow_files, allowed_url, loop_factory, pretty_json, write_file
+from loadgen.command_line import Misuse, add_key, allow_files, allowed_url, loop_factory, pretty_json, write_file
 from loadgen.comparison import compare, print_comparison, span
 from loadgen.lanes import MOST_SOCKETS, Pool
 from loadgen.output_files import check_files
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='more flags for the servers, such as "--device cpu --chunk-tokens 256"',
     )
     add("--server", metavar="URL", help="run once, on this server, as it is configured, in place of one a policy")
-    add("--key", metavar="KEY", help="the API key, if the server wants one")
+    add_key(parser)
     add("--anywhere", action="store_true", help="allow a --server on another machine")
     add("--alone", metavar="NAME", help="before each run, time the first token of this request with nobody else there")
     trace = parser.add_argument_group("a .csv trace (columns TIMESTAMP, ContextTokens, GeneratedTokens)")

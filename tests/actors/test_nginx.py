@@ -158,6 +158,19 @@ async def test_every_word_comes_before_the_next_is_written(proxied: Proxied) -> 
             assert await say_after(client, f"word {number}") == f"word {number}"
 
 
+async def test_strangers_do_not_see_the_load(proxied: Proxied) -> None:
+    async def status(path: str) -> bytes:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", proxied.port, ssl=proxied.trusting, server_hostname=NAME
+        )
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n".encode())
+        said = await reader.read()
+        writer.close()
+        return said.split(b" ", 2)[1]
+
+    assert [await status(path) for path in ("/healthz", "/metrics")] == [b"200", b"404"]
+
+
 async def test_a_client_that_leaves_is_seen_to_leave(proxied: Proxied) -> None:
     async with proxied.connect(PAGE) as client:
         await client.recv()
