@@ -25,6 +25,8 @@ __all__ = ["Config", "ConfigError"]
 
 _MOST_TOKENS = 2**31 - 1
 """As on the wire: larger counts of tokens mean nothing, and do not fit where they are going."""
+KEY_OF_A_CLIENT = "ROTA_KEY"
+"""What `rota chat` and `rota load` send: whoever has it in the environment may start a server there, too."""
 
 
 def _doc(text: str) -> Meta:
@@ -279,7 +281,7 @@ def refuse_unknown_flags(unknown: Sequence[str]) -> None:
 def _from_environment(environment: Mapping[str, str], names: list[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for variable, value in environment.items():
-        if variable.startswith("ROTA_"):
+        if variable.startswith("ROTA_") and variable != KEY_OF_A_CLIENT:
             name = variable.removeprefix("ROTA_").lower()
             if name not in (*names, "config"):
                 raise ConfigError(f"{variable} is not a setting.{_nearest(name, names, 'ROTA_{}', str.upper)}")

@@ -216,6 +216,10 @@ def test_a_name_near_to_none_is_told_so(tmp_path: Path) -> None:
     assert refusal(tmp_path, environment={"ROTA_ZZZZZZ": "1"}) == "ROTA_ZZZZZZ is not a setting."
 
 
+def test_the_key_that_clients_send_is_no_setting_of_a_server(tmp_path: Path) -> None:
+    assert load(tmp_path, environment={"ROTA_KEY": "k3y"}) == load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

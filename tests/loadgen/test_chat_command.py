@@ -121,3 +121,13 @@ def test_the_key_is_sent(piped: Piped) -> None:
     with scripted_server(answer) as server:
         assert piped("One?\n", server.url, "--key", "k3y") == 0
     assert server.upgrades[0]["Authorization"] == "Bearer k3y"
+
+
+def test_the_key_is_found_in_the_environment_where_no_list_of_processes_shows_it(
+    piped: Piped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROTA_KEY", "k3y")
+    with scripted_server(answer) as server:
+        assert piped("One?\n", server.url) == 0
+        assert piped("One?\n", server.url, "--key", "other") == 0
+    assert [upgrade["Authorization"] for upgrade in server.upgrades] == ["Bearer k3y", "Bearer other"]
